@@ -50,7 +50,7 @@ class AsyncSubject:
 
     @asynccontextmanager
     async def store(self, **options: Any) -> AsyncIterator[AsyncStore]:
-        """As a process has it open that connects now."""
+        """Open the store as a process that connects now."""
         async with self.connect(**options) as client:
             yield client.store(self.id)
 

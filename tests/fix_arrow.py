@@ -1,4 +1,4 @@
-"""What Arrow holds in memory."""
+"""The memory that Arrow holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a run covered: tests count it, and it is printed at the end, also when they ran in several processes."""
+"""Counts of covered cases: tests add to them, and the run prints them at its end, also over several processes."""
 
 from __future__ import annotations
 

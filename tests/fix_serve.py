@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 class Reply(NamedTuple):
-    """What the server answered."""
+    """The answer of the server."""
 
     status: int
     headers: dict[str, str]

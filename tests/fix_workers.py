@@ -62,7 +62,7 @@ of a process of a gigabyte takes five times as long. The other files follow by t
 
 
 def unit_of(nodeid: str) -> str:
-    """What one worker runs: a file, or all tests of one Spark session."""
+    """Return the unit that one worker runs: a file, or all tests of one Spark session."""
     file = nodeid.partition("::")[0]
     if not file.startswith(SPARK) or file.endswith(WITHOUT_SPARK):
         return file

@@ -206,7 +206,7 @@ async def test_a_transaction_says_so_too() -> None:
 
 @in_loop
 async def test_cancelled_before_anything_was_queued_it_says_that_nothing_was_written(memory: AsyncSubject) -> None:
-    """While its space is opened, while it is compressed, and in the body of a transaction."""
+    """Three moments: its space is opened, its records are compressed, the body of a transaction runs."""
     async with memory.store() as store:
         task = write(store, "opening")
         await asyncio.sleep(0)

@@ -108,7 +108,7 @@ def test_a_receive_that_is_cancelled_holds_nothing_back() -> None:
 
 
 def test_a_receive_of_several_of_a_key_is_cancelled_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is given back with the first one is not given back once more."""
+    """Give back once: deliveries that went back with the first one do not go back again."""
     began, go, receive = threading.Event(), threading.Event(), Consumer.receive
 
     def held_up(consumer: Consumer, *args: Any, **options: Any) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""What trims and retentions keep where the log has let go: as much as of a store of that content without an archive."""
+"""Trims and retentions on archived entries: they keep as much as in a store of the same content without an archive."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_a_space_is_archived_read_and_deleted(root: str, request: pytest.Fixture
 
 
 def test_a_table_goes_on_past_its_checkpoints_and_is_compacted(root: str) -> None:
-    """Where there is a checkpoint, the versions after it are found by a list that begins at its name."""
+    """A checkpoint is there: a list that begins at its name finds the versions after it."""
     from deltalake import DeltaTable
 
     id, each = uuid4(), 5

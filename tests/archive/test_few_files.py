@@ -37,7 +37,7 @@ def filled(store: Store, partitions: int, rounds: int = 3, payload: bytes = b"")
 
 
 def answers(url: str, id: UUID) -> dict[str, list[Row]]:
-    """What readers find that have just begun, by how they ask."""
+    """The answers of new readers, by the question."""
     with streamkit.connect(url) as client:
         store = client.store(id)
         entries = list(store.consume_space(SPACE))

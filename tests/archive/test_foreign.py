@@ -128,7 +128,7 @@ def touched(store: Store) -> list[set[str]]:
 
 
 def log_rows(store: Store) -> int:
-    """How many transactions the log still holds."""
+    """Count the transactions that the log still holds."""
     known = store._known(SPACE)
     assert known is not None
     return sum(1 for partition in known.partitions for _ in all_records(partition, partition.packs, 1))
@@ -417,7 +417,7 @@ def test_another_engine_compacts_what_was_erased() -> None:
 @pytest.mark.parametrize("operation", [optimize_and_vacuum, z_order_by_transaction, pyarrow_overwrites])
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_another_engine_compacts_what_was_trimmed_between_two_runs(partitions: int, operation: Operation) -> None:
-    """What was trimmed before it was archived is no hole among the rows of one file."""
+    """Entries that were trimmed before the archive run leave no gap among the rows of one file."""
 
     def read(store: Store) -> list[Any]:
         return [

@@ -1,4 +1,4 @@
-"""What compaction and readers of an archive hold at a time is told by what is decoded, not by what is compressed."""
+"""Memory of compaction and of archive readers: the decoded size bounds it, not the compressed size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where archives are kept: directories and prefixes of any name, and services of their own."""
+"""Places of archives: directories and prefixes of any name, and services of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What opening and writing an archive's table costs in requests, counted by the S3 server itself."""
+"""Requests to open and to write an archive's table, counted by the S3 server itself."""
 
 from __future__ import annotations
 

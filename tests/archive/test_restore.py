@@ -105,7 +105,7 @@ def test_a_target_that_holds_something_else_is_refused(client: streamkit.Client,
 
 
 def test_a_target_that_holds_more_is_refused(client: streamkit.Client, store: Store) -> None:
-    """As many sequences in other segments, entries behind the last one, or the same ones in another order."""
+    """The target goes on after the source, has as many entries in other segments, or the same ones in another order."""
     target = client.store(uuid4())
     target.restore(SPACE, store)
     target.produce(SPACE, "of its own", [Record(b"1")])

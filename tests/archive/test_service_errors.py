@@ -1,4 +1,4 @@
-"""What an object store refuses, by its meaning, in one plain line: the errors of delta-rs and pyarrow never leave."""
+"""Refusals of an object store become one plain line each: no error of delta-rs or pyarrow leaves."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def same(entries: list[Entry]) -> list[tuple[Any, ...]]:
 
 
 def everything(store: Store, moments: list[int]) -> list[Any]:
-    """What readers are told, in every order and from several times on."""
+    """The entries and gaps of readers, in every order and from several times on."""
     names = list(store.get_segments(SPACE))
     found: list[Any] = [names]
     found.append(same(list(store.consume_space(SPACE))))
@@ -262,7 +262,7 @@ COUNTING = ("trim the space", "retain in the space")
 
 
 def say_expired(store: Store) -> None:
-    """As happens before rows leave a table: a wider retention brings nothing back."""
+    """A wider retention, before rows leave the table, brings nothing back."""
     known = inner(store).look_up(SPACE)[0]
     for committer in known.committers if known is not None else ():
         record_expired(committer)

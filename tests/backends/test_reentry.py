@@ -55,7 +55,7 @@ def numbers(lines: list[tuple[str, int]]) -> list[int]:
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """Whoever waits for itself is woken by an error."""
+    """An alarm raises an error in a call that waits for itself."""
 
     def ring(*_: object) -> None:
         raise TimeoutError("it waits for itself")

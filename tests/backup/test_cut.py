@@ -57,7 +57,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 
 
 def react(store: Store, source: str, target: str, payload: bytes) -> None:
-    """What a process does: it reads the cause, and writes the effect."""
+    """One process: it reads the cause, and writes the effect."""
     assert store.peek(source, "s").payload == payload
     store.produce(target, "s", [Record(payload)])
 

@@ -39,7 +39,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Callable[..., Store]]:
 
 @pytest.fixture(autouse=True)
 def no_wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who restores in the second of the backup waits for the next one; one test sees to it."""
+    """No wait for the next second before a restore; one test checks that wait."""
     if "goes_on" not in request.node.name:
         monkeypatch.setattr(restore, "wait_for_tokens", lambda clock, point: None)
 

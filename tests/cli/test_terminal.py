@@ -1,4 +1,4 @@
-"""What goes to a terminal: nothing that it would interpret, whatever is stored and whatever is asked for."""
+"""Output to a terminal holds nothing that the terminal interprets, whatever is stored or asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What events and states may contain: each type comes back exactly as it was, or is refused before anything is written.
+"""Types in events and states: each comes back exactly as it was, or is refused before anything is written.
 
 The table in docs/eventsourcing.md is what these tests find. STREAMKIT_WRITE_TABLE=1 writes it.
 """

@@ -1,4 +1,4 @@
-"""What is saved is no error of who saves it: neither what is kept of it, nor a snapshot, nor a cache that is behind."""
+"""A committed save never raises: not for the cached copy, not for a snapshot, not for a cache that is behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of consumers, groups and signal handlers when they end, and what others wait for meanwhile."""
+"""The end of consumers, groups and signal handlers: what remains, and what others wait for meanwhile."""
 
 from __future__ import annotations
 

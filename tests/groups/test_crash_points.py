@@ -55,7 +55,7 @@ def life(process: Process, put: set[bytes]) -> None:
 
 
 def finish(process: Process) -> Queue:
-    """Whoever comes next: works off what is left."""
+    """The next process: it works off the rest."""
     queue = process.store.queue("jobs")
     for _ in range(60):
         with queue.consumer("last", linger=0) as consumer:

@@ -34,7 +34,7 @@ _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(LaneBatch).de
 
 @dataclass
 class Ticket:
-    """As the model knows it: fresh, pending, waiting or dead. Those that are done are not there."""
+    """A job of the model: fresh, pending, waiting or dead. The model drops done jobs."""
 
     key: int
     priority: int

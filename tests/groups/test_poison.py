@@ -62,7 +62,7 @@ def sequences(deliveries: list[Delivery]) -> list[tuple[int, int]]:
 
 
 def fail(group: Group, count: int) -> None:
-    """As a handler does that raises before it says anything about what it received."""
+    """Receive deliveries, then raise before any is settled, as a failing handler does."""
     with suppress(Poisoned), group.consumer() as consumer:
         assert len(consumer.receive(count)) == count
         raise Poisoned("bad total")

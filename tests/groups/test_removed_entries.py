@@ -1,4 +1,4 @@
-"""What is removed from the source while a group has it, and the group's own log, which is trimmed."""
+"""Entries that are removed from the source while a group has them; and the group's own log, which is trimmed."""
 
 from __future__ import annotations
 

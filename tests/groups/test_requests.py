@@ -1,4 +1,4 @@
-"""What a group asks of a storage where each call is a request, counted; and that what is not asked is not missed."""
+"""Requests of a group, counted where each call is a request; and nothing is missed for want of a request."""
 
 from __future__ import annotations
 

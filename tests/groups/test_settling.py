@@ -1,4 +1,4 @@
-"""What is said of deliveries whose acknowledgements are not written yet: by others, by threads, out of order."""
+"""Deliveries with unwritten acknowledgements, as others report them: other processes, threads, out of order."""
 
 from __future__ import annotations
 

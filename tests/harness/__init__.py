@@ -1,1 +1,1 @@
-"""What tests only this project: sweeps, schedules, the oracle, broken backends, programs that tests start."""
+"""Code for the tests of this project only: sweeps, schedules, the oracle, broken backends, programs."""

@@ -54,7 +54,7 @@ class World:
         return sorted(zip(table["segment"].to_pylist(), table["sequence"].to_pylist(), strict=True))
 
     def run(self, client: Client) -> None:
-        """What a schedule does, twice with a grace in between."""
+        """The work of a schedule, twice with a grace in between."""
         store = client.store(self.id)
         store.archive(SPACE, target_file_bytes=60)
         self.clock.sleep(3601)

@@ -49,7 +49,7 @@ _IMPORTED = (streamkit_azure, streamkit_s3, azure.data.tables, azure.storage.blo
 
 
 class Told:
-    """What a process told so far: `attempts` by number, `counts`."""
+    """The reports of a process so far: `attempts` by number, `counts`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -60,7 +60,7 @@ class Told:
         self.counts: dict[str, int] = {}
 
     def read(self) -> None:
-        """What is there now; of one that was killed there may be half a word at the end."""
+        """Read the reports so far; a killed process may leave half a word at the end."""
         with self._file.open("rb") as file:
             file.seek(self._read)
             data = file.read()

@@ -19,7 +19,7 @@ _FILES = ("/streamkit/", "/streamkit_", "/threading.py")
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises. Not an Exception, and nothing that streamkit knows."""
+    """The error of a signal handler. It is not an Exception, and streamkit does not know it."""
 
 
 def _is_the_harness(frame: FrameType | None) -> bool:

@@ -75,7 +75,7 @@ def expanded(data: bytes, depth: int = 3) -> Iterator[bytes]:
 
 
 def matches_in(stored: Iterable[tuple[str, bytes]], pattern: re.Pattern[bytes]) -> dict[bytes, set[str]]:
-    """What the first group of `pattern` matches, and the names of what holds that."""
+    """Return the matches of the first group of `pattern`, and the names of the places that hold them."""
     found: dict[bytes, set[str]] = {}
     for name, data in stored:
         for part in expanded(data):

@@ -188,7 +188,7 @@ class History:
     _open: tuple[str, str, list[bytes]] | None = None
 
     def _note(self, last: int) -> None:
-        """What was being written has the sequences up to `last`."""
+        """The interrupted write has the sequences up to `last`."""
         assert self._open is not None
         segment, subject, tags = self._open
         self._open = None

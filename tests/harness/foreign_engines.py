@@ -1,4 +1,4 @@
-"""What other engines may do to an archive's table: those that keep every row, and those that do not."""
+"""Operations of other engines on an archive's table: some keep every row, others do not."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def dictionaries(path: Path) -> None:
 
 
 def int96_without_statistics(path: Path) -> None:
-    """As old Sparks write, columns in another order, and nothing known of any column, in the files neither."""
+    """Write as an old Spark: columns in another order, and no statistics in the table or in the files."""
     rows = shuffled(rows_of(path), 4)
     rows = rows.select(rows.column_names[::-1])
     files = [rows.filter([at % 5 == part for at in range(rows.num_rows)]) for part in range(5)]

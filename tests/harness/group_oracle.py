@@ -49,7 +49,7 @@ class _Live(NamedTuple):
 
 
 def judge(store: Store, space: str, group: str, *, finished: bool = True) -> History:
-    """What is wrong with the history of a group whose log was never trimmed. `finished`: nothing may be left."""
+    """Find the faults in the history of a group whose log was never trimmed. `finished`: nothing may be left."""
     internal = internal_name("group", space, group)
     core = Core(store, space, internal)
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""What the clients of a store asked for, and what they were told: the evidence that `oracle.judge` judges.
+"""Requests and answers of the clients of a store: the evidence that `oracle.judge` judges.
 
     history = History()
     history.write(store, "space", {"a": 2, "b": 1})            # two records for a and one for b, all or nothing
@@ -113,7 +113,7 @@ class Reader:
 
 
 def requests_in(told: Statistics) -> int:
-    """How many, of all kinds."""
+    """Count all kinds."""
     return sum(count for kind, count in told.requests.items() if not kind.startswith("bytes"))
 
 

@@ -1,4 +1,4 @@
-"""Where the transactions of a space are, for tests that look behind the store's back."""
+"""Keys of the transactions of a space, for tests that look behind the store's back."""
 
 from __future__ import annotations
 

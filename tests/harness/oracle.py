@@ -202,7 +202,7 @@ class _Case:
                 )
 
     def _refusals(self) -> None:
-        """What a refusal told was true at some moment between the call and its answer; so no expectation is refused
+        """A refusal was true at some moment between the call and its answer; so no expectation is refused
         that held all the time, and no lease that nobody had succeeded."""
         fenced = [attempt for attempt in self.attempts if isinstance(attempt.error, Fenced)]
         refused: list[tuple[Attempt, SequenceMismatch, list[str]]] = []
@@ -241,7 +241,7 @@ class _Case:
                 self._say("fenced", f"nobody had succeeded it then: {attempt}")
 
     def _moments(self, told: Iterable[tuple[Attempt, Entry | None]]) -> tuple[dict[TRX, int], dict[TRX, int]]:
-        """When each transaction was committed: not before, and not after. `told`: attempts that were refused, each with
+        """Find the bounds of the time of each commit: not before, and not after. `told`: refused attempts, each with
         the last entry that it was told of."""
         began: dict[bytes, int] = {}
         ended: dict[bytes, int] = {}

@@ -25,7 +25,7 @@ Handler = Callable[[Delivery], None]
 
 
 class Poisoned(Exception):
-    """What the poison job raises."""
+    """The error of the poison job."""
 
 
 def is_poison(delivery: Delivery) -> bool:

@@ -21,7 +21,7 @@ Hook = Callable[[], None]
 
 
 class Hooks:
-    """What happens at calls of one process; each hook that is not to be called again takes itself away."""
+    """Hooks at the calls of one process; a hook for one call removes itself."""
 
     posted: Hook | None = None
     """After a letter was put."""
@@ -78,7 +78,7 @@ def partition_of(store: Store, number: int = 0) -> Partition:
 
 
 def inbox_of(store: Store) -> Inbox:
-    """How its process deals with the first partition's inbox."""
+    """The inbox of the first partition, as this process uses it."""
     known = store._handle.look_up("s")[0]
     assert known is not None
     inbox = known.committers[0].inbox

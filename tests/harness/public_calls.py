@@ -58,7 +58,7 @@ class Paid:
 
 
 def nothing(*_: Any) -> None:
-    """As a handler, a command or a progress."""
+    """Do nothing, as a handler, a command or a progress."""
 
 
 STORE: dict[str, Arguments] = {

@@ -29,7 +29,7 @@ PARTS = 5
 
 
 class Meeting:
-    """Where processes wait for each other: a file that all of them map, with a word of eight bytes for each."""
+    """The meeting place of processes: a file that all of them map, with a word of eight bytes for each."""
 
     def __init__(self, path: str) -> None:
         with Path(path).open("r+b") as file:

@@ -268,7 +268,7 @@ def _several(store: Store) -> object:
 
 
 def _check_told(name: str, caller: _Caller, there: list[Entry], outcome: str | None) -> None:
-    """What it was told, against what is in the log."""
+    """Compare the caller's answer with the log."""
     whole = 3 if name == "several" else 1
     error, told = caller.error, caller.told
     assert len(there) in (0, whole), (name, error, there)

@@ -1,4 +1,4 @@
-"""How much of a group's source is read."""
+"""Reads of a group's source, counted."""
 
 from __future__ import annotations
 

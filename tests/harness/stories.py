@@ -39,7 +39,7 @@ Place = tuple[str, str]
 
 
 class Use(NamedTuple):
-    """What an idempotency key was used for: the content, and the answer."""
+    """The use of an idempotency key: the content, and the answer."""
 
     content: Mapping[str, list[bytes]]
     last: Mapping[str, int]

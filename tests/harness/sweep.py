@@ -136,7 +136,7 @@ def _settle(process: Process) -> None:
 
 
 def recover(process: Process) -> None:
-    """What whoever comes next does: looks, settles what is unknown, brings the index forward, and goes on writing."""
+    """The next process: it looks, settles unknown outcomes, brings the index forward, and goes on writing."""
     store, history = process.store, process.history
     spaces = sorted({attempt.space for attempt in history.attempts})
     for space in spaces:

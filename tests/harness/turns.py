@@ -40,7 +40,7 @@ _SOUND = Plan()
 
 
 class Schedule:
-    """Whose turn it is at each step: `prefix` says it for the first steps, then `dice`, or whoever runs goes on."""
+    """The turns, step by step: `prefix` decides the first steps, then `dice`; without dice the same one goes on."""
 
     def __init__(self, prefix: Sequence[int] = (), dice: Random | None = None) -> None:
         self.prefix = tuple(prefix)
@@ -180,7 +180,7 @@ class _TurnLock:
 
 @contextmanager
 def _turn_locks(turns: Turns) -> Iterator[None]:
-    """What the engine makes in here waits by turns."""
+    """Locks and events of the engine wait by turns in this context."""
     shim = SimpleNamespace(
         Lock=lambda: _TurnLock(turns, False), RLock=lambda: _TurnLock(turns, True), get_ident=threading.get_ident
     )
@@ -335,7 +335,7 @@ def interleave(
 
 
 def _nobody_failed(history: History) -> None:
-    """Where the storage fails nobody, a call is refused, or does what was asked for."""
+    """Without faults of the storage, a call is refused or does its work."""
     found = [
         f"failed: nothing was wrong, and it ended with {attempt.error!r}: {attempt}"
         for attempt in history.attempts

@@ -25,7 +25,7 @@ SPACE = "space"
 
 @dataclass
 class Crowd:
-    """What came of it. `seconds` are virtual."""
+    """The result of a run. `seconds` are virtual."""
 
     history: History
     store: Store

@@ -68,7 +68,7 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it prints until it ends, with its standard input ended; what it said on standard error is not kept."""
+        """End its standard input, and return all that it prints; standard error is not kept."""
         with suppress(BrokenPipeError):
             self.stdin.close()
         timer = threading.Timer(timeout, self.kill) if timeout else None

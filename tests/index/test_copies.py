@@ -1,4 +1,4 @@
-"""What is committed is never only where damage, a late answer or another process's upkeep can take it."""
+"""Copies of committed transactions: damage, a late answer or another process's upkeep never takes the last one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
         return Client("memory://", self.driver, 5.0, None, 64 << 20, self.clock).store(self.id)
 
     def clear(self, store: Store) -> None:
-        """What is packed leaves the log."""
+        """Packed transactions leave the log."""
         store.maintain()
         store.maintain()
         self.clock.sleep(HOUR + 10)
@@ -125,7 +125,7 @@ def test_a_damaged_head_is_never_the_only_copy(world: World, before: int) -> Non
 def test_a_file_of_an_upkeep_that_was_stopped_hides_no_other_one(
     remote: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the head is lost, packs are found in files; one that nobody ever named may hold a part of two real ones."""
+    """The head is lost and files give the packs; a file that no head named may hold a part of two real ones."""
     first, second = remote.open(), remote.open()
     write(first, 20, 6000)
     stop_upkeep(second)

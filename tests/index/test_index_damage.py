@@ -101,7 +101,7 @@ def missing(world: World, key: bytes, data: bytes) -> None:
 
 
 def of_another_partition(world: World, key: bytes, data: bytes) -> None:
-    """As many bytes of a run of another space."""
+    """Return as many bytes of a run of another space."""
     other = world.open()
     while True:
         for number in range(20):

@@ -33,7 +33,7 @@ from streamkit_memory.driver import MemoryDriver
 
 
 class Counting:
-    """How often a backend is called, and for how many ranges."""
+    """Count the calls of a backend, and their ranges."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

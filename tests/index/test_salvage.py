@@ -1,4 +1,4 @@
-"""What the index alone knows outlives the damage of a part of it: log and archive cannot tell it when repair asks."""
+"""Facts of the index alone outlive damage to a part of it: repair finds them in neither log nor archive."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class World:
         store.delete_segment("s", "deleted")
 
     def let_go(self, archive: bool = True) -> None:
-        """What was written is in the archive alone, or, if it was trimmed, nowhere."""
+        """Leave the entries in the archive alone, or nowhere if they were trimmed."""
         store = self.open()
         if archive:
             store.archive("s")
@@ -109,7 +109,7 @@ class World:
             self.clock.sleep(7200)
 
     def told(self) -> dict[str, object]:
-        """What the store says of each key, lease and segment; it writes to it."""
+        """Return what the store knows of each key, lease and segment; this writes to the store."""
         store = self.open()
         found: dict[str, object] = {"entries": list(store.consume_space("s"))}
         found["size"] = store.size("s").bytes
@@ -155,7 +155,7 @@ def flip(world: World, key: bytes, at: int) -> None:
 
 
 def named(block: Block) -> tuple[set[str], set[str]]:
-    """What a block has rows of, as `told` names it; and how a report calls their kinds."""
+    """The kinds of rows in a block, by the names of `told`; and their names in a report."""
     names: set[str] = set()
     kinds: set[str] = set()
     for key, value in zip(block.keys(0, block.rows), block.values(0, block.rows), strict=True):

@@ -119,7 +119,7 @@ def test_a_grace_that_was_changed_is_waited_for_and_who_has_not_heard_of_it_lose
 
 
 def test_a_look_counts_for_as_long_as_any_grace_that_may_be_set(world: World) -> None:
-    """Whoever relies on a look does so for less than the shortest time after which a row may be gone."""
+    """A process relies on a look for less than the shortest time after which a row may be gone."""
     partition = inner(world.writer).look_up(SPACE)[0].partitions[0]  # type: ignore[union-attr]
     world.other().change_space(SPACE, archive_grace=100 * GRACE)
     for _ in range(2):

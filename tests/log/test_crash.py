@@ -117,7 +117,7 @@ def writers() -> Iterator[Writers]:
 
 
 class Truth:
-    """What is known to be written, and what was read of each space so far."""
+    """The known writes, and the entries read of each space so far."""
 
     def __init__(self) -> None:
         self.read: dict[str, list[Entry]] = {"committed": [], "buffered": [], "four": []}

@@ -68,7 +68,7 @@ def read_all(store: Store) -> dict[str, Any]:
 
 
 def check(store: Store, wanted: dict[str, Any]) -> int:
-    """How many readers said that there is damage; the others are right, or this fails."""
+    """Count the readers that reported damage; the others are right, or this fails."""
     refused = 0
     for name, read in readers(store):
         try:
@@ -81,7 +81,7 @@ def check(store: Store, wanted: dict[str, Any]) -> int:
 
 
 def write_on(store: Store, wanted: dict[str, Any]) -> int:
-    """How many writers were refused; the others go on behind what was there, or this fails."""
+    """Count the refused writers; the others go on behind the entries that were there, or this fails."""
     refused = 0
     for space in SPACES:
         last = wanted[f"status {space} compressed"].last_sequence
@@ -134,7 +134,7 @@ def as_it_was(root: Path) -> Iterator[None]:
 
 
 def places(size: int, dice: random.Random) -> Iterator[tuple[str, int]]:
-    """Where a file of this size is flipped and cut: at random, and where formats begin and end."""
+    """Choose the places of flips and cuts in a file of this size: at random, and where formats begin and end."""
     if size:
         for at in {0, 8, 512, 4096, size - 1, *(dice.randrange(size) for _ in range(500 if EXHAUSTIVE else 5))}:
             if at < size:

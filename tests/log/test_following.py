@@ -30,7 +30,7 @@ class Silence(Exception):
 
 
 class Scripted(ManualClock):
-    """What happens while a follower waits is the next line of a script; None is nothing, and lets the time pass."""
+    """A wait of a follower runs the next line of a script; None does nothing, and lets the time pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def names(entries: Iterator[Entry]) -> list[str]:
 
 
 def statuses(subscriber: Iterator[SegmentStatus]) -> list[tuple[str, int]]:
-    """What a subscriber is told until the script ends."""
+    """Collect the events of a subscriber until the script ends."""
     told = []
     with contextlib.suppress(Silence):
         for status in subscriber:

@@ -1,4 +1,4 @@
-"""What is decoded is never believed: whatever the bytes, either it is data or a typed error says that it is not.
+"""Decoders trust no bytes: the result is data or a typed error.
 
 Also where the checksums are right and the contents hostile, as someone with write access could make them: lengths that
 are not there, numbers that do not fit, text that is none. Nothing hangs, and memory stays in proportion to the input.

@@ -262,7 +262,7 @@ def _moves_the_head_too_far(patch: pytest.MonkeyPatch) -> None:
 
 
 def _packs_too_little(patch: pytest.MonkeyPatch) -> None:
-    """What the head says was packed is cleared, and one record is in no pack."""
+    """Clear the transactions that the head calls packed; one record is in no pack."""
     original = upkeep.encode
 
     def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[int, bytes]]) -> EncodedPack:
@@ -299,7 +299,7 @@ def _removes_what_a_lost_head_may_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def _removes_files_too_early(patch: pytest.MonkeyPatch) -> None:
-    """What is to be replaced goes before the head is moved."""
+    """Delete the replaced rows before the head moves."""
     original = upkeep._move
 
     def move(partition: Partition, head: Head, etag: str | None, after: Head, made: Sequence[bytes]) -> bool:

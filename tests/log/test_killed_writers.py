@@ -79,7 +79,7 @@ class Crowd:
         self._living.append(self._ask("start", self._url, str(self._store), name, str(file)))
 
     def answers(self) -> int:
-        """How many calls of all of them have returned."""
+        """Count the calls of all of them that have returned."""
         for told in self.told:
             told.read()
         return sum(told.answers for told in self.told)
@@ -102,7 +102,7 @@ class Crowd:
             self._ask("signal", heapq.heappop(self._stopped)[1], signal.SIGCONT)
 
     def wait(self) -> list[int]:
-        """How those that are left have ended; nobody has the other end of their `life` any more."""
+        """Wait for the rest and return their exit codes; nobody has the other end of their `life` any more."""
         self.go_on(float("inf"))
         return list(self._ask("wait"))
 

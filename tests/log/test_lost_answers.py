@@ -73,11 +73,11 @@ class Cloud:
         self.plan(lambda request: PASS)
 
     def deliver(self) -> list[int]:
-        """What was late arrives now; the statuses of the answers that nobody hears."""
+        """Deliver the late requests now; return the statuses of the answers that nobody hears."""
         return [code for proxy in self.proxies for code in proxy.deliver()]
 
     def kind(self, request: Request) -> str:
-        """What a request writes and on which condition; "" for one without a condition."""
+        """Name the target and the condition of a write; "" for a request without a condition."""
         return _s3_kind(request) if self.name == "s3" else _azure_kind(request)
 
     def is_commit(self, request: Request) -> bool:

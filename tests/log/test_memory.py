@@ -1,4 +1,4 @@
-"""What reading holds in memory, counted: a function has 128 MB."""
+"""Memory of reads, counted: a function has 128 MB."""
 
 from __future__ import annotations
 

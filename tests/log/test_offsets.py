@@ -260,7 +260,7 @@ def test_nothing_that_came_after_an_offset_was_given_is_passed_over(
 
 
 def test_an_offset_that_names_nothing_for_other_partitions_passes_over_nothing_of_them(subject: Subject) -> None:
-    """As earlier releases gave them."""
+    """Earlier releases gave such offsets."""
     subject.store.create_space("space", partitions=4)
     _later(subject.store, 12, b"1")
     entries = list(subject.store.consume_space("space"))

@@ -1,4 +1,4 @@
-"""What became of a transaction whose answer was lost: the truth, finally, and without a trace where it cannot be."""
+"""The outcome of a transaction with a lost answer: the truth, finally, and no trace of one that cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When processes that wait take over, and what one that begins knows of who leads."""
+"""The pace of processes: when a waiting one takes over, and what a new one knows of the combiner."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_log_that_stood_still_does_not_make_the_rounds_long(shared: Shared) ->
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_how_long_rounds_are_is_learned_from_those_that_were_to_lead(shared: Shared, leads: bool) -> None:
-    """Where another one writes, the log had stood still, which says nothing of how fast the service is."""
+    """Another process writes, and the log had stood still: that says nothing about the speed of the service."""
     store, other = shared.process(), shared.process()
     shared.write(store, "a")
     shared.write(other, "b")
@@ -297,7 +297,7 @@ def test_who_is_throttled_asks_for_few_rows_at_a_time_and_none_in_vain(shared: S
 
 
 def test_who_comes_through_in_parts_does_not_wait_longer_for_each(shared: Shared) -> None:
-    """As in a crowd that opens one space, where every other request is throttled."""
+    """Every other request is throttled, as in a crowd that opens one space."""
     driver = Throttling(shared.driver(), range(0, 1000, 2))
     assert opened(shared, driver, 10) < 6
     assert len(driver.calls) >= 12

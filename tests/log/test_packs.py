@@ -311,7 +311,7 @@ def _filled(kind: str, clock: ManualClock) -> tuple[Any, Partition]:
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("cleared", [False, True])
 def test_a_log_is_walked_over_packs_memory_and_rows(kind: str, cleared: bool) -> None:
-    """What is packed, what is too large for that, and what is not packed yet."""
+    """Write packed transactions, one that is too large for a pack, and some that are not packed yet."""
     clock = ManualClock()
     with cramped():
         store, partition = _filled(kind, clock)

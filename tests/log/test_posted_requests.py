@@ -98,7 +98,7 @@ def test_what_a_dead_process_has_posted_is_committed_once_and_can_be_asked_about
 
 
 def unreachable_after_posting(shared: Shared, other: Store) -> OutcomeUnknown:
-    """What a process is told whose storage is gone when it has posted."""
+    """The error of a process whose storage is gone after it has posted a request."""
     hooks = Hooks()
     poster, faults = faulty_poster(shared, other, hooks)
     calls = len(faults.trace)

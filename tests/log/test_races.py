@@ -41,7 +41,7 @@ class Racers:
         assert process.stdout.readline() == what + "\n"
 
     def result(self, process: Program) -> Any:
-        """What it printed, after its standard input has ended."""
+        """End its standard input, and return what it printed."""
         out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         return json.loads(out)

@@ -1,4 +1,4 @@
-"""How many requests each operation costs, and how many of them wait for each other, counted on the wire.
+"""Requests of each operation, and those that wait for each other, counted on the wire.
 
 `python tests/log/test_requests.py` prints the table. Requests are held back by a proxy until every thread waits, so
 those that do not wait for each other are let go together: such a wave is one round trip.

@@ -50,7 +50,7 @@ class Day:
         return [entry.payload for entry in self.store.consume_segment("orders", "a")]
 
     def there(self) -> list[bytes]:
-        """What others read, past the proxies."""
+        """Read as others do, past the proxies."""
         self.past.store(self.id).close()
         return [entry.payload for entry in self.past.store(self.id).consume_segment("orders", "a")]
 

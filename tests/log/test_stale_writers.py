@@ -59,7 +59,7 @@ class World:
         return lambda: (backend.put(*arguments), None)[1]
 
     def clear(self) -> None:
-        """What was written is packed, and after the grace removed from the log."""
+        """Pack the entries, and remove them from the log after the grace."""
         store = self.open()[1]
         for _ in range(2):
             store.maintain()

@@ -168,7 +168,7 @@ def test_a_head_that_was_delivered_twice_keeps_its_files(covered: Covered) -> No
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("delay", [3, 6])
 def test_a_head_that_lands_after_its_second_try_was_refused_keeps_its_files(delay: int, covered: Covered) -> None:
-    """As a service does that is still busy with the first try, of which the answer was lost."""
+    """A service may still be busy with the first try, whose answer was lost."""
     sweep = Sweep(MEMORY["remote"], hurried)
     puts = [call for call in sweep.trace if call.kind == "put"]
     heads = [nth for nth, call in enumerate(puts) if "if etag" in call.what]

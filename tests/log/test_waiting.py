@@ -46,7 +46,7 @@ def test_in_a_crowd_nobody_is_refused_by_what_was_known_before_the_call(
 
 
 def _takes_nobody_along(patch: pytest.MonkeyPatch) -> None:
-    """Who leads reads the inbox and names who is next, and commits what is its own."""
+    """The combiner reads the inbox, names the next one, and commits only its own requests."""
     patch.setattr(Plan, "add_posted", lambda plan, requests: True)
 
 

@@ -80,7 +80,7 @@ def test_the_same_case_gives_the_same_figures_and_leaves_the_engine_alone() -> N
 
 
 def test_threads_of_few_processes_wait_for_nobody_long() -> None:
-    """Where what was said of many posted requests while nobody listened was read once for each, it was 14 seconds."""
+    """The longest wait was 14 s with one read of the inbox for each unanswered request."""
     found = Case(AZURE, 4, 128, 1).run()
     assert found.longest < 1000
 

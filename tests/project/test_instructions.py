@@ -1,4 +1,4 @@
-"""What the project tells people and platforms to install: never `streamkit`, which is another project on the index."""
+"""Instructions to install for people and platforms: never `streamkit`, which is another project on the index."""
 
 from __future__ import annotations
 

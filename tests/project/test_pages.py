@@ -17,7 +17,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def _anchors(text: str) -> set[str]:
-    """As they are made from headings: lower case, hyphens for spaces, and no punctuation."""
+    """Make anchors from headings: lower case, hyphens for spaces, and no punctuation."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

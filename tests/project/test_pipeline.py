@@ -43,7 +43,7 @@ def jobs_of(script: str) -> list[list[str]]:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, list[str]], argparse.Namespace]:
-    """What a job makes of its arguments; SystemExit if they are not its."""
+    """Parse the arguments of a job; SystemExit if they are not its own."""
     inner = argparse.ArgumentParser.parse_args
 
     def parse(self: argparse.ArgumentParser, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What infra/ gives to Spark platforms: definitions that are well formed, of jobs that take these arguments."""
+"""Definitions for Spark platforms in infra/: they are well formed, and the jobs take their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the templates' roles allow is what the library does: each request is judged by the role's policy on its way."""
+"""Roles of the templates allow all that the library does: the role's policy judges each request on its way."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Template.add_multi_constructor("!", lambda loader, tag, node: f"${{{getattr(node
 
 
 class Call(NamedTuple):
-    """What a role must allow. `name` is an object's, or of a list the prefix that it asks for, if any."""
+    """A permission that a role must give. `name` is an object's name, or the prefix of a list, if any."""
 
     action: str
     name: str | None
@@ -82,7 +82,7 @@ def _like(pattern: str, text: str) -> bool:
 
 
 def calls_of(request: Request) -> Iterator[Call]:
-    """What a request to S3, in the form with the bucket in the path, needs to be allowed."""
+    """Return the permissions for a request to S3 in the form with the bucket in the path."""
     parts = urlsplit(request.target)
     query = parse_qs(parts.query, keep_blank_values=True)
     name = unquote(parts.path).removeprefix("/").partition("/")[2]
@@ -128,7 +128,7 @@ class Guarded:
         return found
 
     def run(self, work: str, *, as_role: bool = True) -> Any:
-        """What the statements in `work` have put into `found`, by a process that reaches the bucket through the role.
+        """Run the statements in `work` in a process that reaches the bucket through the role; return `found`.
 
         Of its own, because no other Python thread runs while delta-rs waits for some answers: not the proxy's either.
         """

@@ -1,4 +1,4 @@
-"""What runs: how a program is stopped, what stops one of its parts alone, and how long is waited for what is away."""
+"""Programs: the ways to stop one, the errors that stop one part alone, and the wait for a space that is away."""
 
 from __future__ import annotations
 

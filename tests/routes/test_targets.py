@@ -92,7 +92,7 @@ def test_who_runs_a_route_outlives_a_target_that_is_away(subject: Subject, monke
 
 
 def test_a_target_that_is_the_sources_group_is_refused(subject: Subject) -> None:
-    """What a group remembers is in an internal space, whose name nobody can say: copies are never taken for it."""
+    """A group's own records are in an internal space with a name that no caller can give: no copy is taken for one."""
     store = subject.store
     store.produce("a", "s", [Record(b"1")])
     group = store.group("a", "workers")
@@ -163,7 +163,7 @@ def test_a_target_that_was_made_again_gets_what_comes_after(subject: Subject) ->
 def test_what_is_erased_between_a_crash_and_its_completion_takes_nothing_else_with_it(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
 ) -> None:
-    """What is copied at once is more than one transaction takes, and the process ends within."""
+    """The copy is larger than one transaction, and the process ends in the middle of it."""
     from streamkit.routes import route as routes
 
     monkeypatch.setattr(routes, "_BYTES", 100)

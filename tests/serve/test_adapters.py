@@ -72,7 +72,7 @@ def by_azure(application: Any) -> Any:
 
 @pytest.fixture
 def loop() -> Iterator[None]:
-    """What Mangum runs its requests in."""
+    """The event loop for the requests of Mangum."""
     made = uvloop.new_event_loop()
     asyncio.set_event_loop(made)
     yield

@@ -27,7 +27,7 @@ POST = f"POST /v1/stores/_/{ENTRIES} HTTP/1.1\r\nHost: localhost\r\nContent-Type
 
 
 def talk(served: Served, *pieces: bytes) -> bytes:
-    """What the server answers to these bytes, until it closes the connection or is silent for a second."""
+    """Return the answer to these bytes, until the server closes the connection or is silent for a second."""
     found = b""
     with socket.create_connection(("127.0.0.1", served.port), timeout=1) as connection:
         with suppress(OSError):

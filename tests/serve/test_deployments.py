@@ -38,7 +38,7 @@ def encoded(name: str) -> str:
 
 
 def through_mangum(url: str, store: str, method: str, path: str, body: str | None) -> tuple[int, Any]:
-    """As API Gateway calls a function, with the path decoded."""
+    """Call the function as API Gateway does, with the path decoded."""
     event = {
         "version": "2.0",
         "routeKey": "$default",
@@ -63,7 +63,7 @@ def through_mangum(url: str, store: str, method: str, path: str, body: str | Non
 
 
 def through_azure(url: str, store: str, method: str, path: str, body: str | None) -> tuple[int, Any]:
-    """As the Functions host calls an app, with the path decoded."""
+    """Call the app as the Functions host does, with the path decoded."""
     request = func.HttpRequest(
         method,
         f"https://app.example.com{unquote(path)}",

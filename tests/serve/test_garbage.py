@@ -26,7 +26,7 @@ def uncollected() -> Iterator[None]:
 
 
 class Cycle:
-    """What uvicorn keeps of a request: it has the scope, and the scope has a way to answer by it."""
+    """A cycle of references as uvicorn's: the request has the scope, and the scope has a way to answer by it."""
 
     def __init__(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> None:
         self.body = body

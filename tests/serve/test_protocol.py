@@ -49,7 +49,7 @@ class Transport(asyncio.Transport):
 
 
 def exchange(data: bytes, answer: Answer, step: Callable[[Any, Transport], Any] | None = None) -> Transport:
-    """What the server writes after `data`, if its application gives `answer`. `step`: called before `data` comes, and
+    """Return the server's output after `data` for the application's `answer`. `step`: called before `data` comes, and
     again when nothing is written any more."""
     transport = Transport()
 

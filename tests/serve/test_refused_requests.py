@@ -265,7 +265,7 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Served]) -> No
 
 
 def talk(served: Served, data: bytes) -> bytes:
-    """What the server answers to these bytes, until it closes the connection."""
+    """Return the answer to these bytes, until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
         connection.sendall(data)
         found = b""

@@ -15,7 +15,7 @@ from streamkit.serve.v1.cursors import SpaceCursor
 
 
 def overlapping(served: Served, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
-    """While the first page is read, entries are written, and the ring has them before the page does."""
+    """Entries are written during the read of the first page, and the ring has them before the page does."""
     read, written = SpaceCursor._read, []
 
     def late(self: SpaceCursor, store: Any, offset: Any) -> Any:

@@ -102,7 +102,7 @@ def value_of(entry: Entry, column: str) -> Any:
 
 
 def passes(entry: Entry, test: list[Any]) -> bool:
-    """As SQL has it: what is compared with null is neither true nor false, and the row is left out."""
+    """The rule of SQL: a comparison with null is neither true nor false, and leaves the row out."""
     value = value_of(entry, test[0])
     if test[1] in ("is null", "is not null"):
         return (value is None) == (test[1] == "is null")

@@ -53,13 +53,13 @@ class World:
         return ["--url", self.url, "--store", str(self.store.id), *more]
 
     def look(self, store: UUID | None = None) -> list[Any]:
-        """As a stranger sees it, without the tiers."""
+        """The entries of the space as a new process reads them, without the tiers."""
         with streamkit.connect(self.url) as client:
             found = client.store(store or self.store.id)
             return [[row[:-1] for row in entries_of(found, space)] for space in self.spaces]
 
     def cold(self) -> list[Any]:
-        """What the tables hold, one after the other."""
+        """The rows of the tables, one table after the other."""
         from deltalake import DeltaTable
 
         found = []

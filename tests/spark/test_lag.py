@@ -1,4 +1,4 @@
-"""How far a stream is behind, from its checkpoint."""
+"""The lag of a stream, from its checkpoint."""
 
 from __future__ import annotations
 

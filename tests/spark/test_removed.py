@@ -1,4 +1,4 @@
-"""What was removed from a space is in no answer: every question, after every kind of removal, through every door.
+"""Removed entries are in no answer: every question, after every kind of removal, through every door.
 
 The readers of the store are the oracle. Most doors need no JVM: Spark calls their planner and their reader, and so does
 this. A few questions go through Spark itself.
@@ -117,7 +117,7 @@ class Doors:
         return collected(batch for task in reader.partitions() for batch in reader.read(task))
 
     def _planned(self, given: dict[str, str]) -> list[Row]:
-        """As read_space and a roll-up do: the look is taken first, and the source is told of it."""
+        """Plan as read_space and a roll-up do: take the look first, and give it to the source."""
         options: Options = parse(given)
         with options.client() as client:
             pinned = json.dumps([[str(span.store), *span[1:]] for span in spans(client, options)])
@@ -154,7 +154,7 @@ class Doors:
 
 
 def told(url: str, world: RemovalWorld) -> list[Entry]:
-    """What a reader finds that has just begun."""
+    """Read all entries as a new reader."""
     with streamkit.connect(url) as client:
         return list(client.store(world.store.id).consume_space(SPACE))
 

@@ -38,7 +38,7 @@ class Ended(Exception):
 
 
 class Spark:
-    """What of it matters here."""
+    """The part of Spark that matters here."""
 
     def __init__(self, world: World) -> None:
         self.world, self.chance = world, world.chance

@@ -1,4 +1,4 @@
-"""What a read costs in requests on S3, counted by the server: the looks for what was removed are few."""
+"""Requests of a read on S3, counted by the server: few of them look for removed entries."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_batches_are_commits_of_their_own(spark: Any, url: str, client: Client, 
 
 
 def added(table: Any) -> Iterator[dict[str, Any]]:
-    """What each version has added, as the table's log tells it."""
+    """Return the rows that each version added, by the table's log."""
     for path in sorted((Path(table.table_uri.removeprefix("file://")) / "_delta_log").glob("*.json")):
         for line in path.read_text().splitlines():
             if "add" in (action := json.loads(line)):

@@ -1,4 +1,4 @@
-"""What is written, exactly once: frames and batches that are written again, cut into other tasks, after a failure."""
+"""Writes of frames and batches happen exactly once, also when they are cut into other tasks after a failure."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_a_stream_of_a_space_does_not_write_into_its_source(
 def test_a_batch_that_is_repeated_long_after_the_window_is_written_once(
     spark: Any, url: str, client: Client, tmp_path: Path
 ) -> None:
-    """What a query wrote is remembered for as long as it matters, also where everything moved to the archive since."""
+    """The target remembers a query's batches as long as they matter, also after everything moved to the archive."""
     store, into = client.store(uuid4()), client.store(uuid4())
     into.create_space("out", 2, idempotency_window=0.001, archive_grace=0.001)
     checkpoint = tmp_path / "checkpoint"

@@ -48,7 +48,7 @@ def reader(url: str, store: Store | UUID | str, **options: Any) -> StreamReader:
 
 
 def noted(offset: Any) -> Any:
-    """As Spark keeps it."""
+    """The offset in the form in which Spark keeps it."""
     return json.loads(json.dumps(offset))
 
 

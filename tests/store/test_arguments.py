@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of everything but a write: the right error at the call, and a message that helps."""
+"""Wrong arguments of every call but a write: the right error at the call, and a message that helps."""
 
 from __future__ import annotations
 

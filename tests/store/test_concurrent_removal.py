@@ -142,7 +142,7 @@ def found_rows(rows: Iterator[tuple[str, bytes]], text: bytes) -> list[tuple[str
 @pytest.mark.parametrize("lost", ["head", "index"])
 @pytest.mark.parametrize("removed", ["erased", "space", "segment"])
 def test_repair_brings_nothing_back(tmp_path: Path, removed: str, lost: str) -> None:
-    """What was removed just before is in the log alone."""
+    """The removal of just before is in the log alone."""
     url = f"file://{tmp_path}"
     with streamkit.connect(url) as client:
         store = client.store(uuid4())
@@ -426,7 +426,7 @@ def test_a_lease_whose_writes_were_trimmed_is_no_finding(subject: Subject) -> No
 
 @pytest.mark.parametrize("more", [1, 2, 9, 40])
 def test_who_is_behind_what_was_trimmed_sees_what_comes_after_it(subject: Subject, more: int) -> None:
-    """What it would read next was committed, trimmed and given back since it looked."""
+    """Its next row was committed, trimmed and given back since it looked."""
     store, other = subject.store, subject.stranger()
     store.produce("a", "s", [Record(b"x")])
     assert read(other, "s") == [1]

@@ -84,7 +84,7 @@ def test_who_still_has_a_deleted_store_open_is_told(deleted: Subject, again: boo
 def test_a_handle_that_is_opened_after_another_was_told_begins_anew(
     deleted: Subject, what: str, again: bool, first: int
 ) -> None:
-    """As the message of the error says; the handles of before need not be closed for it, and go on being told."""
+    """Open the store anew, as the error's message says; the old handles stay open, and their calls go on to raise."""
     other = deleted.connect()
     if what == "space":
         other.store(deleted.id).delete_space("space")
@@ -171,7 +171,7 @@ def test_a_damaged_store_can_be_deleted(deleted: Subject) -> None:
 
 
 def haunt(ghost: Store, *, upkeep: bool = False) -> None:
-    """What a process does that does not know that the store was deleted. It may be told so, and must do no harm."""
+    """The work of a process that does not know of the deletion. It may raise StoreDeleted, and must do no harm."""
     for segment in ("old 0", "s"):
         with suppress(StreamkitError):
             ghost.produce("space", segment, [Record(b"from a ghost")])

@@ -109,7 +109,7 @@ def completed(secrets: Secrets) -> bool:
 
 
 def points(trace: tuple[Call, ...], world: World) -> list[tuple[int, Fault]]:
-    """Where a process is to be killed: at every call, before, amid and after its effect; or some of them.
+    """The places of a kill: at every call, before, amid and after its effect; or some of them.
 
     All that a killed process leaves is what is stored, so at a look it is as at the change that comes next, and after a
     change as before the next one. Where a call takes long those are left out that are the same.

@@ -163,7 +163,7 @@ class Moment:
             self._counting = True
 
     def run(self, use: Callable[[], None], at: int = -1, action: Callable[[], None] = lambda: None) -> int:
-        """How many calls `use` made."""
+        """Count the calls of `use`."""
         self.count, self.at, self.action, self._counting = 0, at, action, True
         try:
             use()

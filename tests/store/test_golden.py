@@ -126,7 +126,7 @@ def test_a_store_of_a_release_before_the_first_is_refused(row: str, tmp_path: Pa
 
 @contextmanager
 def release_without_inbox() -> Iterator[None]:
-    """What is called in here reads and writes the formats of then."""
+    """Read and write the formats of an earlier release in this context."""
     with patch.object(record_format, "VERSION", 1), patch.object(rows, "VERSION", 3):
         yield
 

@@ -136,7 +136,7 @@ def test_a_client_keeps_few_stores_that_nobody_has_a_handle_of(make_url: Callabl
 
 
 def test_commits_of_several_handles_go_together(make_url: Callable[[str], str]) -> None:
-    """While one commit is on its way, those of all handles gather and are one transaction."""
+    """Commits of all handles gather while one is on its way, and become one transaction."""
     with streamkit.connect(make_url("memory")) as client:
         id = uuid4()
         stores = [client.store(id) for _ in range(9)]

@@ -53,7 +53,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def name() -> str:
-    """Of what the processes share."""
+    """The name of the root in memory that the processes share."""
     return uuid4().hex
 
 

@@ -21,7 +21,7 @@ SEEDS = range(40 if EXHAUSTIVE else 1)
 
 
 class Reader:
-    """What somebody was given and told so far. `turn` reads a little, `finish` all."""
+    """The entries and gaps of one reader so far. `turn` reads a little, `finish` all."""
 
     told_all = False
 

@@ -54,7 +54,7 @@ class Removing(Machine):
         return True
 
     def _settle(self, error: OutcomeUnknown) -> str:
-        """Where all that has its timestamp may have been trimmed, only who wrote it knows its place."""
+        """Only its writer knows the place of a timestamp, if all its entries may have been trimmed."""
         process = self._process(Plan())
         self.processes.append(process)
         answer = process.store.outcome(error.transaction_id)
@@ -129,7 +129,7 @@ class Removing(Machine):
         self._attempt(lambda: store.trim("one", before=offset), is_done)
 
     def _pass_erased(self) -> None:
-        """What was erased of a transaction is trimmed with it."""
+        """A trim of a transaction removes its erased entries too."""
         store = self._calm_store()
         for place, erased in self.erased.items():
             first, floor = store.segment_status(*place).first_sequence, self.floors.get(place, 1)

@@ -65,7 +65,7 @@ def connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def refusal(connect: Any, *args: Any, **options: Any) -> str:
-    """What `connect` says and what caused it, as a traceback shows it."""
+    """The error of `connect` and its causes, as a traceback shows them."""
     with pytest.raises(ValueError) as refused:
         connect(*args, **options)
     error: BaseException | None = refused.value

@@ -1,4 +1,4 @@
-"""What typed stores return is known to type checkers: a program full of `assert_type` passes under mypy and pyright."""
+"""Type checkers know the results of typed stores: a program of `assert_type` passes under mypy and pyright."""
 
 from __future__ import annotations
 

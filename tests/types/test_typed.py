@@ -51,7 +51,7 @@ VALUES: list[Event] = [
 
 
 class PlacedNow(msgspec.Struct):
-    """What `Placed` has become, two versions later."""
+    """The class `Placed`, two versions later."""
 
     items: list[str]
     count: int

@@ -47,7 +47,7 @@ class Fold(View):
 
 
 def check(path: Path, log: str) -> int:
-    """Of what is at `path`, if anything: it is the fold of the entries up to its position."""
+    """Check the database at `path`, if there is one: it is the fold of the entries up to its position."""
     if not path.exists():
         return 0
     with sqlite3.connect(path) as db:
@@ -212,7 +212,7 @@ def test_whatever_happens_the_data_is_the_fold_of_the_first_entries(actions: lis
 
 
 def test_ready_made_kinds_are_whole_wherever_the_process_stopped(tmp_path: Path, covered: Covered) -> None:
-    """What they keep in memory beside the database, numbers of rows and states, is read again after a batch failed."""
+    """Views read their row counts and states from the database again after a batch failed."""
 
     def fold(state: dict[str, int], entry: Entry) -> dict[str, int]:
         state[entry.payload.decode()] = state.get(entry.payload.decode(), 0) + 1

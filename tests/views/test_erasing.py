@@ -1,4 +1,4 @@
-"""What was erased is not in a view any more: by its own `erase`, or built anew; nor in its file, or a published one."""
+"""Erased entries leave a view, by its own `erase` or a new build, and its file and published ones too."""
 
 from __future__ import annotations
 

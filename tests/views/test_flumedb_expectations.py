@@ -1,4 +1,4 @@
-"""What flumedb's own tests expect of a log with views, by the names that they have there, as far as it applies.
+"""Expectations of flumedb's own tests for a log with views, by their names there, as far as they apply.
 
 Not applicable: a `map` between log and views (a payload is what it is), and when a state is written to its file (it is
 written with each batch). A live read of an index is a follower of the space: what `wait_for` says has come is in both.
@@ -68,7 +68,7 @@ class TestFlumedb:
         assert [value(entry) for entry in again] == [{"foo": 1}, {"foo": 3}]
 
     def test_disable_ready_to_stall_all_reads(self, subject: Subject, tmp_path: Path) -> None:
-        """While a view is not ready, who waits for it waits, and everybody is answered as soon as it is."""
+        """Readers wait while a view is not ready, and all get an answer as soon as it is."""
         began, go, told = threading.Event(), threading.Event(), list[int]()
 
         class Slow(Reduce[int]):
@@ -207,7 +207,7 @@ class TestIndex:
             found.range()
 
     def test_live(self, subject: Subject, tmp_path: Path) -> None:
-        """Who follows sees each entry once, and what it has seen the index finds."""
+        """A follower sees each entry once, and the index finds each entry that it has seen."""
         found, live = index(), list[dict[str, Any]]()
         view = subject.store.view("index", found, ["log"], tmp_path / "v")
         follower = subject.store.follow_space("log", timeout=60)
@@ -338,7 +338,7 @@ class TestQuery:
             assert [value(entry)["i"] for entry in found] == list(range(begin, begin + 10))
 
     def test_random(self, query: Query) -> None:
-        """What an index finds is what a scan finds."""
+        """An index finds the same entries as a scan."""
         dice, everything = random.Random(8), self.all(query)
         paths: list[Callable[[Any], tuple[str, Any]]] = [
             lambda one: ("source", one["source"]),

@@ -290,7 +290,7 @@ def test_run_follows_until_it_is_closed(subject: Subject, path: str) -> None:
 
 
 def test_who_builds_may_close_it(subject: Subject, path: str) -> None:
-    """As a signal handler does, in whose thread it is built."""
+    """A signal handler may close the view in the thread that builds it."""
 
     class Closes(Names):
         def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
@@ -347,7 +347,7 @@ def test_a_space_that_was_made_again_is_viewed_anew(subject: Subject, path: str)
 def test_a_space_that_was_deleted_and_written_again_is_viewed_anew_by_who_has_it_open(
     subject: Subject, path: str
 ) -> None:
-    """What a view keeps in memory is forgotten too, and the offset of what was written then is waited for."""
+    """The view forgets its memory of the old space too, and `wait_for` waits for an offset of the new one."""
     count: Reduce[int] = Reduce(lambda state, entry: state + 1, 0)
     view = subject.store.view("count", count, spaces=["orders"], path=path)
     write(subject, "a", "b", "c")

@@ -1,4 +1,4 @@
-"""What a URL and the environment say of an Azure account. No service is needed."""
+"""An Azure account by URL and environment. No service is needed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def setting(azurite: Azurite) -> Iterator[Setting]:
 
 
 class TestRequests:
-    """What the service is asked, counted at the transport."""
+    """Requests to the service, counted at the transport."""
 
     def test_opening_a_store_asks_nothing(self, setting: Setting) -> None:
         assert setting.requests == {}

@@ -1,4 +1,4 @@
-"""What a bad network and a bad day of Azure look like at the seam: proxies between the real SDK and Azurite."""
+"""Faults of the network and of Azure at the seam: proxies between the real SDK and Azurite."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LOST = [DROP_REQUEST, DROP_ANSWER, CUT_BODY]
 
 
 def answer(code: int, name: str, headers: dict[str, str] | None = None) -> Fault:
-    """What either service says when it refuses: the name is in a header, and in a body of its own kind."""
+    """The refusal of either service: its name is in a header, and in a body of its own kind."""
     body = json.dumps({"odata.error": {"code": name, "message": {"lang": "en-US", "value": "?sig=hidden"}}})
     return status(code, body.encode(), {"x-ms-error-code": name, "Content-Type": "application/json"} | (headers or {}))
 
@@ -103,7 +103,7 @@ READS: dict[str, Callable[[Backend], object]] = {
 
 
 class TestAnswers:
-    """What the service's answers become."""
+    """The result or error for each answer of the service."""
 
     @pytest.mark.parametrize("expect", [NEXT, ANY, "etag"], ids=str)
     @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ class TestAnswers:
         assert setting.row() == b"1", "work goes on when the cause is gone"
 
     def test_to_a_write_that_is_made_while_an_error_is_handled(self, setting: Setting) -> None:
-        """What failed before says nothing of this one, though Python makes it the context of all that is raised."""
+        """An earlier failure is no cause of this one, although Python makes it the context."""
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             port = unused.getsockname()[1]

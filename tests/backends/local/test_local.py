@@ -1,4 +1,4 @@
-"""What file:// does beyond the contract that all backends share: files, forks, growth, and several processes."""
+"""Local stores beyond the contract of all backends: files, forks, growth, and several processes."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ def test_a_lease_is_judged_by_the_time_since_boot(local: LocalStore, monkeypatch
 
 
 def test_tokens_grow_also_after_somebody_deleted_the_leases(local: LocalStore) -> None:
-    """As who finds them damaged may: nobody is to be fenced by a holder of before."""
+    """An operator may delete damaged lease files: no former holder fences anybody."""
     before = local.backend.acquire("leader", 30)
     assert before is not None
     local.backend.release(before)

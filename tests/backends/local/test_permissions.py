@@ -1,4 +1,4 @@
-"""Who may read and write the files of a local store."""
+"""Permissions of the files of a local store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory:// does beyond the contract that all backends share."""
+"""Stores in memory beyond the contract of all backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bad network and a bad day of S3 look like at the seam: a proxy between the real SDK and the moto server."""
+"""Faults of the network and of S3 at the seam: a proxy between the real client and the moto server."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Setting:
         self.proxy.most = 0
 
     def fresh(self, timeout: float = 10.0, **options: str) -> S3Backend:
-        """As another process would open it."""
+        """Open the store as another process."""
         self._fresh.append(self._connect(timeout, **{"endpoint_url": self.proxy.endpoint, **options}))
         return self._fresh[-1].open(self.id)
 
@@ -131,7 +131,7 @@ class Setting:
 
 @pytest.fixture(scope="module", params=["lean", "boto3"])
 def setting(request: pytest.FixtureRequest, s3_server: S3Server, s3_credentials: None) -> Iterator[Setting]:
-    """With each of the two clients: the lean one, and boto3's for what the lean one does not know."""
+    """Each of the two clients: the lean one, and boto3's, which handles all that the lean one does not know."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         if request.param == "boto3":

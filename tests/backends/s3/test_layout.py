@@ -1,4 +1,4 @@
-"""Where rows are on S3: names in the order of their keys, that never collide and always fit."""
+"""Names of rows on S3: they have the order of the keys, never collide and always fit."""
 
 from __future__ import annotations
 

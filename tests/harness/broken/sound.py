@@ -1,4 +1,4 @@
-"""What the broken backends start from, and how one is made."""
+"""The sound backend that broken ones derive from, and their maker."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class Sound:
 
     @staticmethod
     def stores(driver: Driver) -> Iterator[UUID]:
-        """What the driver's `stores` does."""
+        """Do the work of the driver's `stores`."""
         return driver.stores()
 
     @staticmethod
     def delete_store(driver: Driver, store: UUID, keep: Collection[tuple[bytes, bytes]]) -> None:
-        """What the driver's `delete` does."""
+        """Do the work of the driver's `delete`."""
         driver.delete(store, keep)
 
 

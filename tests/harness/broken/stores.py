@@ -34,7 +34,7 @@ __all__ = [
 
 
 class ReadingMakesTheStore(Sound):
-    """What is read is made: a store exists from the first look at it."""
+    """A read makes the store: it exists from the first look at it."""
 
     caught_by = "test_a_store_that_nobody_wrote_to_reads_empty"
 
@@ -81,7 +81,7 @@ class KeepsNothing(Sound):
 
 
 class WritesToADeletedStore(Sound):
-    """Who has a store open that was deleted opens it again on the way, and makes it anew."""
+    """A handle of a deleted store opens it again on the way, and makes it anew."""
 
     caught_by = "test_who_has_a_deleted_store_open_cannot_write_to_it"
 

@@ -265,7 +265,7 @@ class Committing(StoreSubject):
             self.store.lookup("space", "")
 
     def test_the_offset_of_a_write_is_after_what_it_wrote(self) -> None:
-        """Who read up to the offset of a write's status had not seen the write, or read it again after it."""
+        """A reader up to the offset of a write's status had not seen the write, or read it again after it."""
         for space in self.spaces():
             self.put(space, "other", [b"0"])
             with self.store.transaction(space) as trx:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 class Following(StoreSubject):
     def alongside(self, read: Callable[[], T], write: Callable[[], None]) -> T:
-        """What `read` returns while `write` is done in another thread. Broken if it hangs."""
+        """Return what `read` finds while another thread does `write`. Broken if it hangs."""
         found, _ = together(read, write, timeout=self.patience)
         return found  # type: ignore[return-value]
 

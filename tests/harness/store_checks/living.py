@@ -43,7 +43,7 @@ class Living(StoreSubject):
             self.client.delete_store(other_id)
 
     def test_everything_is_there_after_opening_again(self) -> None:
-        """What was acknowledged was not there after closing and opening, or could not be continued."""
+        """An acknowledged write was not there after closing and opening, or could not be continued."""
         for space in self.spaces():
             for first in (1, 11, 21):
                 self.store.produce(space, "s", [Record(payload) for payload in numbered(first, first + 9)])

@@ -165,7 +165,7 @@ class Reading(StoreSubject):
             same(list(reader), [], "a reader after its end")
 
     def test_a_reader_sees_one_state(self) -> None:
-        """What was written after a reader's first entry was seen by it, or hid an entry from it."""
+        """A reader saw an entry that was written after its first one, or such an entry hid another from it."""
         for space in self.spaces():
             self.fill_mixed(space, 20)
             whole = list(self.store.consume_space(space))
@@ -258,7 +258,7 @@ class Reading(StoreSubject):
                 same(again, wanted[:limit] if limit else wanted, f"segment {segment!r}, {bounds}, limit {limit}")
 
     def test_entries_cannot_be_changed(self) -> None:
-        """What one reader did to an entry, or to its metadata, was seen by the next one; or it is no plain value."""
+        """A change of one reader to an entry or its metadata was seen by the next one; or it is no plain value."""
         self.store.produce("space", "s", [Record(b"1", {"k": "v"}), Record(b"2")])
         entry, plain = self.store.consume_space("space")
         readers: tuple[Callable[[], Entry], ...] = (

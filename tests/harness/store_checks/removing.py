@@ -209,7 +209,7 @@ class Removing(StoreSubject):
                 self.store.erase(space)
 
     def test_a_space_made_again_is_another(self) -> None:
-        """What was in a deleted space comes back, or an offset of it is taken for one of its successor."""
+        """Content of a deleted space comes back, or its successor takes an offset of it for its own."""
         for space in self.spaces():
             self.put(space, "s", numbered(1, 5))
             self.store.maintain()

@@ -1,4 +1,4 @@
-"""What every check starts from: a store to try, and what must always hold of one."""
+"""The base of every check: a store to try, and the invariants of every store."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def fill(store: Store) -> None:
 
 
 def share(connect: Callable[[Driver], Client], driver: Callable[[], Driver]) -> None:
-    """What several processes write to one partition, one of them for all."""
+    """Let several processes write to one partition, and one of them commit for all."""
     with posting(), connect(CombiningDriver(driver(), connect(driver()))) as poster:
         store = poster.store(STORE)
         for at in range(7):
@@ -73,7 +73,7 @@ def share(connect: Callable[[Driver], Client], driver: Callable[[], Driver]) -> 
 
 
 def reading(store: Store) -> dict[str, list[list[object]]]:
-    """What there is to read, with the offsets, which other programs keep."""
+    """Return all entries with their offsets, which other programs keep."""
     return {
         space: [
             [
