@@ -112,6 +112,19 @@ def test_a_caller_that_has_not_seen_the_latest_is_refused(function: Any) -> None
     assert function.store().segment_status("orders", "order-42").last_sequence == 1
 
 
+def test_messages_of_sqs_are_written_once_and_those_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMKIT_URL", f"memory://{uuid4().hex}")
+    monkeypatch.setenv("STREAMKIT_STORE", str(uuid4()))
+    module = _load("aws_lambda", "sqs")
+    good = [{"messageId": f"m{at}", "body": json.dumps({"order": "42", "event": at})} for at in range(3)]
+    bad = [{"messageId": "not json", "body": "{"}, {"messageId": "no order", "body": "{}"}]
+    event = {"Records": [good[0], bad[0], good[1], bad[1], good[2], good[0]]}
+    for _ in range(2):
+        failed = module.handler(event, None)["batchItemFailures"]
+        assert failed == [{"itemIdentifier": "not json"}, {"itemIdentifier": "no order"}]
+    assert [entry.payload for entry in module.store().consume_space("orders")] == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
