@@ -41,8 +41,13 @@ class _Timed(_Threading):
         simulation = self._simulation
 
         class Timer:
+            canceled = False
+
             def start(self) -> None:
-                simulation.start(lambda: (simulation.sleep(seconds), call())[1])
+                simulation.start(lambda: (simulation.sleep(seconds), self.canceled or call())[1])
+
+            def cancel(self) -> None:
+                self.canceled = True
 
         return Timer()
 

@@ -70,7 +70,7 @@ def test_every_option_is_explained(name: str) -> None:
 def test_no_option_is_explained_that_does_not_exist() -> None:
     known = EVERYWHERE.union(_options(PROGRAM), *map(_options, {**COMMANDS, **NESTED}.values()))
     of_others = {"--all"}  # of the script that runs under a lease
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - of_others <= known
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", PAGE)) - of_others <= known
 
 
 @pytest.mark.parametrize(("page", "words"), _calls(), ids=lambda value: value if isinstance(value, str) else value[0])
