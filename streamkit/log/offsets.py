@@ -26,7 +26,7 @@ from ..lexkey import LexKey
 if TYPE_CHECKING:
     from .rows import Settings
 
-__all__ = ["Offset", "encode_one"]
+__all__ = ["Offset", "encode_one", "text_of_one"]
 
 _MAGIC = b"OFS\x00"
 _VERSION = 2
@@ -53,6 +53,12 @@ def encode_one(space: str, timestamp: int, number: int, index: int, incarnation:
     """
     body = _begin(space, incarnation) + _ONE.pack(timestamp, True, 0, number, index)
     return LexKey(body + _CRC.pack(crc32(body)))
+
+
+def text_of_one(space: str, timestamp: int, number: int, index: int, incarnation: bytes) -> str:
+    """`encode_one(…).hex()`, without the key."""
+    body = _begin(space, incarnation) + _ONE.pack(timestamp, True, 0, number, index)
+    return (body + _CRC.pack(crc32(body))).hex()
 
 
 class Offset(NamedTuple):

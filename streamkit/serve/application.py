@@ -180,7 +180,11 @@ def check(request: Request, route: Route) -> None:
     """A Problem unless the caller may use this route, on what its path names."""
     if not route.scope:
         return
-    access, named = request.access, dict(zip(route.names, request.parts, strict=True))
+    access = request.access
+    access.check(route.scope)
+    if not (access.stores or access.spaces or access.segments):
+        return
+    named = dict(zip(route.names, request.parts, strict=True))
     store = None
     if "st" in named:
         store = request.service.store_id(name_of(named["st"]))
@@ -191,7 +195,6 @@ def check(request: Request, route: Route) -> None:
     if "path" in named:
         space = SPACE
         segment = None if "/__ds/" in route.pattern else name_of(named["path"])
-    access.check(route.scope)
     if "st" in named or "path" in named:
         access.check_place(store, space, segment)
     if space is not None and segment is None and not route.narrow:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ..gaps import Gap
+from ..log.offsets import text_of_one
 from ..model import TRX, Entry
 
 __all__ = [
@@ -77,21 +78,29 @@ _NO_METADATA: dict[str, str] = {}
 
 def entry_out(entry: Entry, trx: TransactionName, line: bool = False) -> EntryOut:
     """`entry` for JSON. `trx`: the name of its transaction, which neighbours share. `line`: it has no line ends."""
-    payload = entry.payload
-    found = EntryOut(entry.segment, entry.sequence, entry.timestamp, entry.space_offset.hex(), trx)
+    payload, origin = entry.payload, entry.origin
+    if origin.partitions == 1:
+        index = origin.index + entry.sequence - origin.first_sequence + 1
+        offset = text_of_one(entry.space, entry.timestamp, entry.trx.number, index, origin.incarnation)
+    else:
+        offset = entry.space_offset.hex()
+    json: Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
     try:
-        text = payload.decode()
+        decoded = payload.decode()
     except UnicodeDecodeError:
-        found.base64 = payload
+        base64 = payload
     else:
         if is_json(payload):
             # Within JSON line ends are only ever white space.
-            found.json = Raw(payload.translate(_LINE_ENDS) if line else payload)
+            json = Raw(payload.translate(_LINE_ENDS) if line else payload)
         else:
-            found.text = text
-    found.metadata = dict(entry.metadata) if entry.metadata else _NO_METADATA
-    found.tier = entry.tier
-    return found
+            text = decoded
+    metadata = dict(entry.metadata) if entry.metadata else _NO_METADATA
+    return EntryOut(
+        entry.segment, entry.sequence, entry.timestamp, offset, trx, json, text, base64, metadata, origin.tier
+    )
 
 
 def is_json(payload: bytes) -> bool:

@@ -74,7 +74,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
 
         `_head` counts the bytes of headers that are not complete yet, `_extra` those of a body that are not its
         content: sizes of chunks, extensions, trailers. `_in_body`: the headers of a message are complete, the message
-        is not. `_is_refused`: the connection is closed, and the rest of what came with the refused request is ignored.
+        is not. `_is_refused`: the connection is closed, and bytes after the refused request are ignored.
         """
 
         _head = 0
