@@ -77,12 +77,24 @@ def test_every_room_is_on_the_map() -> None:
         "agents.md",
         "langgraph.md",
         "celery.md",
+        "groups.md",
+        "how-to/lambda.md",
+        "how-to/azure-functions.md",
+        "how-to/fastapi.md",
+        "how-to/tenants.md",
+        "how-to/erase-a-person.md",
+        "how-to/moving.md",
     ],
 )
-def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
+def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMKIT_URL", f"file://{tmp_path}/store")
+    monkeypatch.setenv("STREAMKIT_STORE", "7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55")
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
     program = tmp_path / "page.py"  # a module, so that annotations are found
-    program.write_text("from __future__ import annotations\n" + "\n".join(blocks))
+    text = "\n".join(blocks).replace("file:///tmp/", f"file://{tmp_path}/")
+    program.write_text(
+        text if "__future__" in text or "fastapi" in text else "from __future__ import annotations\n" + text
+    )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     wanted = {
@@ -91,6 +103,15 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path) -> No
         "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
         "agents.md": ["[{'role': 'user', 'content': 'hello'}]", "[{'type': 'user', 'uuid': '1'}]", "1@stream-1"],
         "celery.md": ["5\n"],
+        "groups.md": ["b'placed' 1\nb'hello'\n"],
+        "how-to/lambda.md": [
+            "{'statusCode': 200, 'sequence': 1}\n{'statusCode': 200, 'sequence': 1}\nhello\n{'done': 1}"
+        ],
+        "how-to/azure-functions.md": [],
+        "how-to/fastapi.md": ["1\n2\n412\n2\n"],
+        "how-to/tenants.md": ["[b'acme']\n2\n1\n"],
+        "how-to/erase-a-person.md": ["1\n[1, 1]\n[b'Bob: hi']\n"],
+        "how-to/moving.md": ["2\n25 25\n[5, 5]\n[2, 2]\nPaid\n"],
         "langgraph.md": ["['hello', 'answer to hello', 'how are you?', 'answer to how are you?']"],
         "types.md": ["1 placed ['tea']\n2 paid 9.5\n"],
         "dcb.md": ["[True, True, True, True, True, False]"],

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
 import pytest
+from fix_browser import npm_folder
 
 import streamkit
 from streamkit import errors
@@ -153,3 +157,35 @@ def test_the_version_of_the_site_is_pinned() -> None:
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["docs"]
     assert all("==" in text for text in extra if "streamkit" not in text)
     assert streamkit.__version__
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """The address of a server of the built pages, on a free port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible_and_load_nothing_from_elsewhere(address: str, browser: Any, scheme: str) -> None:
+    axe = (npm_folder("chromium")[1] / "axe-core" / "axe.min.js").read_text()
+    page = browser.new_context(color_scheme=scheme).new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("", "tutorial/", "serve/", "reference/errors/", "reference/commands/", "reference/python/values/"):
+        page.goto(address + name, timeout=120_000)
+        page.evaluate(axe)
+        found = page.evaluate("axe.run()")["violations"]
+        assert [(one["id"], [node["target"] for node in one["nodes"]][:3]) for one in found] == [], name
+        colours = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
+        assert colours == {"light": "default", "dark": "slate"}[scheme]
+    assert [url for url in asked if not url.startswith((address, "blob:", "data:"))] == []

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 STEPS = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
-INSTALLS = ("pip ", "python3 -m venv", "mkdir shop", "moto_server", "npx ")
+INSTALLS = ("pip ", "python3 -m venv", "mkdir shop", "moto_server", "npm ", "npx ", "until curl")
 """Beginnings of lines that install from a network or start a server: the test's environment has these."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
