@@ -378,7 +378,7 @@ class Repository(Generic[A]):
         idempotency_key: str | None,
         metadata: dict[str, str] | None,
     ) -> tuple[R | None, SegmentStatus | None, bool]:
-        """(the command's result, the status of what it wrote, whether it was executed before)."""
+        """(the command's result, the status of its write, whether it was executed before)."""
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
         check_name(id, "segment")

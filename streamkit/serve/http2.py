@@ -18,6 +18,7 @@ from uvicorn.protocols.http.zttp_h2_impl import RequestResponseCycle, ZttpH2Prot
 from .limits import Limits
 from .problems import Problem
 from .protocol import protocol_of
+from .unread import CutsUnread
 
 __all__ = ["dual_protocol_of"]
 
@@ -82,13 +83,12 @@ class _Cycle(RequestResponseCycle):
         return self.stream.pending_bytes or 0
 
 
-class _Http2(ZttpH2Protocol):
+class _Http2(CutsUnread, ZttpH2Protocol):
     """One connection."""
 
     limits = Limits()
     _resets = 0
     _ended = 0
-    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.conn.initiate_connection()
@@ -96,7 +96,6 @@ class _Http2(ZttpH2Protocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_watching()
         for cycle in self.cycles.values():
             assert isinstance(cycle, _Cycle)
             cycle.credit.set()
@@ -109,27 +108,6 @@ class _Http2(ZttpH2Protocol):
             cycle.credit.set()
         if self.transport.get_write_buffer_size() > _UNREAD:
             self.transport.abort()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_reader()
-
-    def resume_writing(self) -> None:
-        self._stop_watching()
-        super().resume_writing()
-
-    def _watch_reader(self, before: int = 0) -> None:
-        """Cut the connection if its client reads no written bytes for as long as the limit allows."""
-        size = self.transport.get_write_buffer_size()
-        if size == before:
-            self.transport.abort()
-        elif self.limits.write_seconds:
-            self._unread = self.loop.call_later(self.limits.write_seconds, self._watch_reader, size)
-
-    def _stop_watching(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
 
     def on_response_complete(self, stream_id: int) -> None:
         self._ended += 1
@@ -182,7 +160,7 @@ class _Http2(ZttpH2Protocol):
             on_response=self.on_response_complete,
             resume_reading=self.resume_reading_if_idle,
         )
-        cycle.write_seconds = self.limits.write_seconds
+        cycle.write_seconds = self.write_seconds
         if event.end_stream:
             cycle.more_body = False
             cycle.message_event.set()
@@ -225,7 +203,7 @@ def dual_protocol_of(limits: Limits) -> type[asyncio.Protocol]:
     class Http2(_Http2):
         """A connection with the limits of the server."""
 
-    Http2.limits = limits
+    Http2.limits, Http2.write_seconds = limits, limits.write_seconds
 
     class Dual(AutoZttpProtocol):
         """A connection before its first bytes."""

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from .limits import Limits
 from .problems import Problem
 from .responses import Headers
+from .unread import CutsUnread
 
 __all__ = ["protocol_of"]
 
@@ -69,7 +70,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
         """The application, which learns from proxies that it trusts whether their clients use TLS."""
         return ProxyHeadersMiddleware(config.loaded_app, config.forwarded_allow_ips)
 
-    class Protocol(HttpToolsProtocol):
+    class Protocol(CutsUnread, HttpToolsProtocol):
         """One connection.
 
         `_head` counts the bytes of headers that are not complete yet, `_extra` those of a body that are not its
@@ -83,7 +84,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
         _content = 0
         _in_body = False
         _is_refused = False
-        _unread: asyncio.TimerHandle | None = None
+        write_seconds = limits.write_seconds
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -92,29 +93,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_waiting()
-            self._stop_watching()
             super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._watch_reader()
-
-        def resume_writing(self) -> None:
-            self._stop_watching()
-            super().resume_writing()
-
-        def _watch_reader(self, before: int = 0) -> None:
-            """Cut the connection if its client reads no written bytes for as long as the limit allows."""
-            size = self.transport.get_write_buffer_size()
-            if size == before:
-                self.transport.abort()
-            elif limits.write_seconds:
-                self._unread = self.loop.call_later(limits.write_seconds, self._watch_reader, size)
-
-        def _stop_watching(self) -> None:
-            if self._unread is not None:
-                self._unread.cancel()
-                self._unread = None
 
         def _expect_head(self) -> None:
             if limits.header_seconds and self._late is None:

@@ -30,7 +30,7 @@ def observed(values: Callable[[], Values]) -> list[Callable[[Any], Any]]:
 
 
 class Meters:
-    """The counts of all stores of this process, also of those that were closed, and the lags of what works in it.
+    """The counts of all stores of this process, closed ones too, and the lags of its groups, views and routes.
 
     They may be read in any thread.
     """

@@ -173,7 +173,7 @@ def test_an_export_that_is_stopped_goes_on_and_has_the_same_bytes(
             file.write(b'{"type":"entry","segm')  # a line that was not written to its end
     store.produce("plain", "later", [Record(b"x")])
     if stops:
-        # Writers went on: what begins later has later entries, and what was begun has not.
+        # Writers went on: a space whose export begins later has later entries, and an earlier one has not.
         report = export_store(store, target)
         assert report.resumed > 0
         assert not part.exists()

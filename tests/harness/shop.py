@@ -67,7 +67,7 @@ def _order(number: int, step: str, chance: random.Random) -> dict[str, Any]:
 
 
 def fill(store: Store, orders: int = 60, hostile: bool = False) -> None:
-    """Write it: orders with gaps, a group and a queue with dead letters, views and routes of which one is paused."""
+    """Write it: orders with gaps, a group and a queue with dead letters, views and routes, and one paused route."""
     chance = random.Random(7)
     for at, step in enumerate(_STEPS):
         for number in range(1, orders + 1 - at * (orders // 6)):
