@@ -139,6 +139,7 @@ class Lease:
 
     @property
     def token(self) -> int:
+        """The token of the lease, which grows with each holder. LeaseLost while the lease is not held."""
         if self._grant is None:
             raise LeaseLost(f"the lease {self.key!r} is not held: use it inside `with store.lease(…)`")
         return self._grant.token

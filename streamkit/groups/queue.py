@@ -150,6 +150,7 @@ class Queue:
         return self.group.status()
 
     def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:
+        """See `Group.pending`."""
         return self.group.pending(consumer, limit)
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
@@ -157,6 +158,7 @@ class Queue:
         return self.group.dead_letters(limit)
 
     def redrive(self, deliveries: Iterable[DeadLetter | str] | None = None) -> int:
+        """Deliver dead letters again, all of them by default; their number. See `Group.redrive`."""
         return self.group.redrive(deliveries)
 
     def __repr__(self) -> str:

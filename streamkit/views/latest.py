@@ -38,6 +38,7 @@ class Latest(EntryView):
         )
 
     def get(self, key: Any) -> Entry | None:
+        """The latest entry with this key; None if there is none."""
         key = stored(key)
         found = self._entries(f"select {COLUMNS} from latest where key = ?", (key,), layout=type(key) is bytes)
         return found[0] if found else None

@@ -91,6 +91,7 @@ class Query(EntryView):
         return self._entries(query, parameters)
 
     def count(self, where: Mapping[str, Any] | None = None, /, **equal: Any) -> int:
+        """The number of entries that fit. The conditions are those of `find`."""
         query, parameters = self._query("count(*)", where, equal, None, False, 0)
         [(count,)] = self._ask(query.partition(" order by ")[0], parameters)
         found: int = count
