@@ -67,13 +67,16 @@ _OWN = {
     "headers-too-large": 431,
     "draining": 503,
     "token-keys-unavailable": 503,
+    "view-behind": 503,
 }
 """Refusals of the server itself."""
 
 CODES: Mapping[str, int] = {**{code: status for _, status, code in ERRORS}, **_OWN}
 """The status of each code."""
 
-_RETRYABLE = frozenset({"too-many-requests", "draining", "body-timeout", "store-closed", "token-keys-unavailable"})
+_RETRYABLE = frozenset(
+    {"too-many-requests", "draining", "body-timeout", "store-closed", "token-keys-unavailable", "view-behind"}
+)
 _TITLES = {
     400: "the request is not valid",
     401: "no valid key was given",

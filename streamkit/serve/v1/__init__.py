@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..routing import Handler, Router
 from ..upgrading import upgrade_required
 from . import (
+    asking,
     groups,
     jobs,
     keys,
@@ -24,7 +25,7 @@ from . import (
     views,
     writing,
 )
-from .operations import OPERATIONS
+from .operations import OPERATIONS, WITH_BODY
 
 __all__ = ["messages", "register"]
 
@@ -41,8 +42,8 @@ def register(router: Router) -> None:
     def add(methods: str, pattern: str, handler: Handler, scope: str, *, narrow: bool = False) -> None:
         for method in methods.split():
             name = getattr(handler, "__name__", "")
-            has_body = name == "read_several" and method != "GET"
-            operation = OPERATIONS["query_several" if has_body else name]
+            has_body = name in WITH_BODY and method != "GET"
+            operation = OPERATIONS[WITH_BODY[name] if has_body else name]
             router.add(method, pattern, handler, scope, operation, narrow=narrow)
 
     router.add("GET", messages.PATH.decode(), upgrade_required, "read")
@@ -101,6 +102,8 @@ def register(router: Router) -> None:
     add("GET", _STORE + "/views", views.list_views, "read")
     add("GET", _STORE + "/views/{v}", views.get_view, "read")
     add("POST", _STORE + "/views/{v}/query", views.query_view, "read")
+    for function, handler in asking.HANDLERS.items():
+        add("GET POST", f"{_STORE}/views/{{v}}/{function}", handler, "read")
     add("GET", _STORE + "/statistics", statistics.statistics, "read")
     add("GET", _SPACE + "/activity", statistics.activity, "read")
     add("GET", "/v1/keys", keys.list_keys, "admin")

@@ -11,6 +11,7 @@ from ..encoding import EntryOut
 from ..operation import JSON, NUMBER, TEXT, Operation
 from ..priorities import Rules
 from . import cloudevents
+from .asking import FoundOut, GetIn, LinksIn, NearestIn, RangeIn, SearchIn
 from .composite import SeveralIn
 from .groups import (
     AllDeadOut,
@@ -48,7 +49,7 @@ from .values import (
 from .views import QueryIn, RowsOut, ViewOut, ViewsOut
 from .writing import OutcomeOut, ResultOut, TransactionIn, TransactionOut
 
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "WITH_BODY"]
 
 _FLAG: Mapping[str, Any] = {"type": "boolean"}
 _NDJSON = "application/x-ndjson"
@@ -72,6 +73,12 @@ _READING: dict[str, Mapping[str, Any]] = {
     "wait": {"type": "number", "minimum": 0, "maximum": 30},
     "reverse": _FLAG,
     "gaps": {"type": "string", "enum": ["yield", "skip", "raise"], "default": "yield"},
+}
+_ASKING: dict[str, Mapping[str, Any]] = {
+    "at_least": _OFFSET,
+    "wait": {"type": "number", "minimum": 0, "maximum": 30, "default": 10},
+    "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": 30, "default": 5},
+    "limit": _SOME,
 }
 _KEY: Mapping[str, Mapping[str, Any]] = {"Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255}}
 _LEASE: Mapping[str, Mapping[str, Any]] = {
@@ -176,6 +183,28 @@ OPERATIONS: Mapping[str, Operation] = {
     "list_views": Operation(answers={200: ViewsOut}),
     "get_view": Operation(answers={200: ViewOut}),
     "query_view": Operation(body={JSON: QueryIn}, answers={200: RowsOut}),
+    "get_in_view": Operation(query={"key": TEXT, "reverse": _FLAG, **_ASKING}, answers={200: FoundOut}),
+    "range_of_view": Operation(
+        query={"start": TEXT, "end": TEXT, "prefix": TEXT, "reverse": _FLAG, **_ASKING}, answers={200: FoundOut}
+    ),
+    "search_view": Operation(
+        query={
+            "query": TEXT,
+            "order": {"type": "string", "enum": ["rank", "newest", "oldest"], "default": "rank"},
+            "syntax": _FLAG,
+            **_ASKING,
+        },
+        answers={200: FoundOut},
+    ),
+    "nearest_in_view": Operation(query={"vector": TEXT, **_ASKING}, answers={200: FoundOut}),
+    "links_of_view": Operation(
+        query={"source": TEXT, "target": TEXT, "reverse": _FLAG, **_ASKING}, answers={200: FoundOut}
+    ),
+    "get_in_view_by_body": Operation(body={JSON: GetIn}, answers={200: FoundOut}),
+    "range_of_view_by_body": Operation(body={JSON: RangeIn}, answers={200: FoundOut}),
+    "search_view_by_body": Operation(body={JSON: SearchIn}, answers={200: FoundOut}),
+    "nearest_in_view_by_body": Operation(body={JSON: NearestIn}, answers={200: FoundOut}),
+    "links_of_view_by_body": Operation(body={JSON: LinksIn}, answers={200: FoundOut}),
     "statistics": Operation(answers={200: StatisticsOut}),
     "activity": Operation(
         query={"from": NUMBER, "until": NUMBER, "bars": {"type": "integer", "minimum": 1, "maximum": 500}},
@@ -192,4 +221,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "get_operation": Operation(answers={200: OperationOut}, others=(_EVENTS,)),
     "push": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: str}, media=_EVENTS),
 }
-"""By the name of the handler; `query_several` is `read_several` with a body."""
+"""By the name of the handler, or by the name that WITH_BODY has for it."""
+WITH_BODY: Mapping[str, str] = {
+    "read_several": "query_several",
+    **{name: f"{name}_by_body" for name in OPERATIONS if f"{name}_by_body" in OPERATIONS},
+}
+"""The names of the descriptions of handlers that take either parameters or a body."""

@@ -15,7 +15,7 @@ from ..request import Request
 from ..responses import Answer, json_answer
 from .records import body_of
 
-__all__ = ["get_view", "list_views", "query_view"]
+__all__ = ["find_view", "get_view", "list_views", "query_view"]
 
 
 class ViewOut(msgspec.Struct):
@@ -77,12 +77,16 @@ def _may(request: Request, view: LocalView) -> bool:
     return not prefixes or (bool(view.spaces) and all(space.startswith(prefixes) for space in view.spaces))
 
 
-def _find(request: Request, store: Store) -> LocalView:
+def find_view(request: Request, store: Store, *, here: bool = False) -> LocalView:
+    """The view that the path names. A Problem if there is none, if the key is for other spaces, and, with `here`, if it
+    has no database on this machine."""
     name = request.name(1)
     for view in find_views(store):
         if view.name == name:
             if not _may(request, view):
                 raise Problem("forbidden", "the key is for other spaces")
+            if here and not view.path:
+                raise Problem("not-found", f"the view {name!r} is published, and has no database on this machine")
             return view
     raise Problem("not-found", f"there is no view {name!r} here; a program builds it with store.view(…)")
 
@@ -101,7 +105,7 @@ async def get_view(request: Request) -> Answer:
     request.query(())
     request.access.check_all_segments()
     store = request.store()
-    return json_answer(_out(await store.calls.call(_find, request, store.sync)))
+    return json_answer(_out(await store.calls.call(find_view, request, store.sync)))
 
 
 async def query_view(request: Request) -> Answer:
@@ -114,9 +118,7 @@ async def query_view(request: Request) -> Answer:
     store = request.store()
 
     def work() -> Rows:
-        view = _find(request, store.sync)
-        if not view.path:
-            raise Problem("not-found", f"the view {view.name!r} is published, and has no database on this machine")
+        view = find_view(request, store.sync, here=True)
         try:
             return query_within(view.path, given.sql, given.parameters, limit=given.limit, seconds=given.seconds)
         except PermanentError as error:
