@@ -18,7 +18,14 @@ __all__ = ["export", "import_"]
 
 
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The NDJSON file to write.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="The file to write: NDJSON, or Parquet if its name ends with .parquet.",
+            show_default=False,
+        ),
+    ],
     space: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,7 +38,7 @@ def export(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Write spaces to a file of JSON lines: all entries, exactly, with the state that an import needs.
+    """Write spaces to a file of JSON lines or of Parquet: all entries, exactly, with the state that an import needs.
 
     `--until` leaves out what was committed later. If the command was stopped, the same command goes on.
 

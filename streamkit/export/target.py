@@ -6,7 +6,9 @@ has another key until the space is whole, so a space that is half imported reads
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -26,6 +28,7 @@ from ..store import inner
 from . import lines as kinds
 from .hidden import HIDDEN_HEAD, HiddenHead
 from .lines import Digest, End, EntryLine, Export, Gap, Key, Line, Space, decode_line
+from .parquet import is_parquet, read_parquet
 from .partition_lines import partition_line
 from .report import ImportReport
 from .target_partition import TargetPartition
@@ -59,13 +62,26 @@ def import_store(
     CorruptData for a file that is damaged or cut short, UnsupportedVersion for one of a later release, SpaceExists for
     a space that exists and is another one.
     """
-    with Path(path).open("rb") as file:
+    with _lines_of(Path(path)) as file:
         spaces, sha256 = _checked(file)
         importer = _Importer(store, sha256, progress)
         for space in spaces:
             importer.check(space, restart)
         file.seek(0)
         return importer.run(file)
+
+
+@contextmanager
+def _lines_of(path: Path) -> Iterator[BinaryIO]:
+    """The lines of an export: those of the file itself, or made from the rows of a Parquet file."""
+    with path.open("rb") as file:
+        if not is_parquet(file):
+            yield file
+            return
+        with tempfile.TemporaryFile() as lines:
+            read_parquet(file, lines)
+            lines.seek(0)
+            yield lines
 
 
 def _checked(file: BinaryIO) -> tuple[list[Space], str]:

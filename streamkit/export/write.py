@@ -16,6 +16,7 @@ from ..names import check_name
 from ..store import inner
 from . import lines as kinds
 from .lines import Checkpoint, Digest, End, EntryLine, Export, Line, Space, decode_line, encode_line
+from .parquet import check_parquet, write_parquet
 from .partition_lines import PartitionLines, Reached, partition_line
 from .report import ExportReport
 
@@ -35,7 +36,9 @@ def export_store(
     until: int | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write spaces of a store to an NDJSON file: every entry with its sequence, timestamp, transaction and metadata.
+    """Write spaces of a store to a file: every entry with its sequence, timestamp, transaction and metadata.
+
+    The file is NDJSON, or Parquet if its name ends with `.parquet`; MissingDependency for Parquet without pyarrow.
 
     `spaces`: all by default; internal spaces (the state of groups, queues and routes) are not exported. `until`: only
     transactions up to this time, in ms since the epoch. Writers may go on; each space is exported as of its beginning.
@@ -51,15 +54,21 @@ def export_store(
     target = Path(path)
     if target.exists():
         raise FileExistsError(f"{target} exists: remove it, or choose another name")
+    as_parquet = target.suffix == ".parquet"
+    if as_parquet:
+        check_parquet()
     part = target.with_name(target.name + (".part" if until is None else f".{until}.part"))
     writer = _Writer(store, list(dict.fromkeys(names)), until, progress)
     with part.open("r+b" if part.exists() else "w+b") as file:
         resumed = writer.run(file)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(target)
-    digest = writer.digest
-    return ExportReport(len(writer.names), digest.entries, resumed, digest.bytes, writer.sha256)
+    if as_parquet:
+        write_parquet(part, target)
+        part.unlink()
+    else:
+        part.replace(target)
+    return ExportReport(len(writer.names), writer.digest.entries, resumed, target.stat().st_size, writer.sha256)
 
 
 class _Writer:
