@@ -45,7 +45,11 @@ def test_the_document_names_every_route_of_the_interface(served: Served) -> None
     assert told == json.loads(msgspec.json.encode(DOCUMENT))
     described = {(method.upper(), path) for path, methods in told["paths"].items() for method in methods}
     routes = served.application.router.routes
-    own = {(route.method, route.pattern) for route in routes if route.pattern.startswith(("/v1/stores", "/v1/keys"))}
+    own = {
+        (route.method, route.pattern)
+        for route in routes
+        if route.pattern.startswith(("/v1/stores", "/v1/keys", "/v1/ws"))
+    }
     own = {(method, path) for method, path in own if "/stream/" not in path and method != "QUERY"}
     assert own == described
     for methods in told["paths"].values():

@@ -15,6 +15,7 @@ from fix_serve import Served
 
 import streamkit
 from streamkit import Entry, Record
+from streamkit.serve.keys import KeyFile
 from streamkit.views import Index, Latest, Links, Reduce, Search, Vectors
 
 ORDERS = [
@@ -221,3 +222,27 @@ def test_a_question_that_takes_too_long_is_stopped(served: Served) -> None:
     stopped = served.ask("POST", "views/many/range", {"start": 0, "limit": 1_000, "seconds": 1e-9})
     assert (stopped.status, stopped.json["type"]) == (400, "urn:streamkit:invalid-argument")
     assert "was stopped" in stopped.json["detail"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_key_asks_only_views_of_its_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys = KeyFile(tmp_path / "keys.json")
+    bounds: list[tuple[dict[str, Any], int]] = [
+        ({"spaces": ["ord"]}, 200),
+        ({"spaces": ["other"]}, 403),
+        ({"spaces": ["orders-of-others"]}, 403),
+        ({"spaces": ["orders"], "segments": ["a"]}, 403),
+    ]
+    made = [(keys.create(["read"], **bound), status) for bound, status in bounds]
+    guarded = Served(f"file://{tmp_path / 'store'}", keys=tmp_path / "keys.json")
+    try:
+        guarded.store.produce("orders", "a", [Record(json.dumps(ORDERS[0]).encode())])
+        with guarded.store.view("towns", Index(field("town")), ["orders"]) as view:
+            view.catch_up()
+        for key, status in made:
+            headers = {"Authorization": f"Bearer {key}"}
+            body = {} if method == "POST" else None
+            assert guarded.ask(method, "views/towns/range", body, headers).status == status
+    finally:
+        guarded.close()

@@ -46,7 +46,7 @@ def register(router: Router) -> None:
             operation = OPERATIONS[WITH_BODY[name] if has_body else name]
             router.add(method, pattern, handler, scope, operation, narrow=narrow)
 
-    router.add("GET", messages.PATH.decode(), upgrade_required, "read")
+    router.add("GET", messages.PATH.decode(), upgrade_required, "read", OPERATIONS["upgrade_required"])
     add("GET", "/v1/stores", spaces.list_stores, "admin")
     add("GET", _STORE, spaces.size, "read")
     add("GET", _STORE + "/priorities", priorities.get_priorities, "admin")

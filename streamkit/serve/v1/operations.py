@@ -90,6 +90,7 @@ _MATCH: Mapping[str, Mapping[str, Any]] = {
 }
 
 OPERATIONS: Mapping[str, Operation] = {
+    "upgrade_required": Operation(answers={101: None}),
     "list_stores": Operation(query=_LISTING, answers={200: StoresOut}),
     "size": Operation(answers={200: SizeOut}),
     "space_size": Operation(answers={200: SizeOut}),
