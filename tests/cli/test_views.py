@@ -232,3 +232,39 @@ def test_sigterm_ends_it_gracefully(here: Here) -> None:
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert sorted(out.splitlines()) == ["copy  stopped", "latest  stopped"]
+
+
+OVER_STORES = """
+import os
+from uuid import UUID
+import streamkit
+from streamkit.run import ProgramOverStores
+
+
+class Part:
+    name, spaces = "part", ("log",)
+
+    def catch_up(self):
+        return 0
+
+
+client = streamkit.connect(os.environ["STREAMKIT_URL"])
+app = ProgramOverStores([client.store(UUID(int=at)) for at in (1, 2)], lambda store: [Part()])
+"""
+
+
+def test_a_program_over_stores_tells_the_state_of_the_parts_of_each(here: Here, tmp_path: Path) -> None:
+    module = f"over_{uuid4().hex[:8]}"
+    (tmp_path / f"{module}.py").write_text(OVER_STORES)
+    code, out, err = here("run", f"{module}:app", "--seconds", "0.01", "--json")
+    assert (code, len(out)) == (0, 2), (out, err)
+    assert all("part" in json.loads(line)["name"] for line in out)
+
+
+def test_the_doctor_tells_what_it_has_looked_at(here: Here) -> None:
+    code, out, err = here("doctor", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out[-1])["spaces"] == 1
+    code, out, err = here("doctor", "--store", str(uuid4()))
+    assert (code, out) == (1, [])
+    assert "there is no store" in err
