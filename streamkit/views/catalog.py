@@ -98,13 +98,13 @@ _READS = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_F
 _STEPS = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
 _VALUE_BYTES = 8 << 20
-"""Bytes of the longest value that a query makes."""
+"""Bytes of the longest value that a query makes, and of all rows that it returns but for the last one."""
 
 
 def query_within(
     path: str, sql: str, parameters: Sequence[Any] = (), *, limit: int = 1000, seconds: float = 5.0
 ) -> Rows:
-    """At most `limit` rows of one SELECT, for callers that are not trusted.
+    """At most `limit` rows of one SELECT, and about 8 MiB of them, for callers that are not trusted.
 
     It writes nothing, opens no other file, reads no pragma, and is stopped after `seconds`. PermanentError for SQL that
     SQLite refuses, and for a query that is stopped.
@@ -118,7 +118,15 @@ def query_within(
         db.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         with _refused(path):
             cursor = db.execute(sql, parameters)
-            rows = [list(row) for row in itertools.islice(cursor, limit + 1)]
+            rows: list[list[Any]] = []
+            left = _VALUE_BYTES
+            for row in itertools.islice(cursor, limit + 1):
+                if left <= 0:
+                    limit = len(rows)
+                rows.append(list(row))
+                if len(rows) > limit:
+                    break
+                left -= sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
         if cursor.description is None:
             raise PermanentError("SQLite refuses the query: it is no SELECT")
         return Rows([column[0] for column in cursor.description], rows[:limit], len(rows) <= limit)

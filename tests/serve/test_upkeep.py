@@ -113,6 +113,11 @@ def test_a_view_is_listed_and_asked_in_sql(viewed: Served) -> None:
     assert found["complete"] is True
     few = ask(viewed, "select segment from totals order by 1", limit=2).json
     assert (few["rows"], few["complete"]) == ([["a"], ["b"]], False)
+    large = (
+        "with recursive n(i) as (select 1 union all select i + 1 from n where i < 20) select zeroblob(3000000) from n"
+    )
+    few = ask(viewed, large).json
+    assert (len(few["rows"]), few["complete"]) == (3, False), "an answer has about 8 MiB"
     recursive = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 5) select sum(x) from c"
     assert ask(viewed, recursive).json["rows"] == [[15]]
     assert viewed.ask("GET", "views/nothing").status == 404

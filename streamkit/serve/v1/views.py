@@ -122,6 +122,8 @@ async def query_view(request: Request) -> Answer:
         try:
             return query_within(view.path, given.sql, given.parameters, limit=given.limit, seconds=given.seconds)
         except PermanentError as error:
+            if type(error) is not PermanentError:
+                raise  # it is no fault of the query
             raise Problem("invalid-argument", str(error)) from None
 
     found = await store.calls.call(work, long=True)
