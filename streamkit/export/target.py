@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import msgspec
 
 from ..backend import ABSENT, NEXT, Backend
-from ..errors import CorruptData, PermanentError, SpaceExists, UnsupportedVersion
+from ..errors import CorruptData, PermanentError, SpaceExists, Unavailable, UnsupportedVersion
 from ..log.floors import Changed, Retained
 from ..log.keys import CATALOG, HEAD, partition_key, space_key, transaction_key, transaction_prefix
 from ..log.partition import Partition
@@ -63,8 +63,8 @@ def import_store(
     a space that exists and is another one.
     """
     with _lines_of(Path(path)) as file:
-        spaces, sha256 = _checked(file)
-        importer = _Importer(store, sha256, progress)
+        spaces, marks = _checked(file)
+        importer = _Importer(store, marks, progress)
         for space in spaces:
             importer.check(space, restart)
         file.seek(0)
@@ -84,9 +84,10 @@ def _lines_of(path: Path) -> Iterator[BinaryIO]:
             yield lines
 
 
-def _checked(file: BinaryIO) -> tuple[list[Space], str]:
-    """The spaces of a file, and its digest. CorruptData unless every line is as it was written."""
-    digest, spaces, names = Digest(), list[Space](), list[str]()
+def _checked(file: BinaryIO) -> tuple[list[Space], list[str]]:
+    """The spaces of a file, and the digests of the lines before each of them and before the end. CorruptData unless
+    every line is as it was written."""
+    digest, spaces, names, marks = Digest(), list[Space](), list[str](), list[str]()
     end: End | None = None
     for number, data in enumerate(file, 1):
         if end is not None:
@@ -95,6 +96,8 @@ def _checked(file: BinaryIO) -> tuple[list[Space], str]:
             digest.add(data, entry=data.startswith(_INSIDE[0]))
             continue
         line = decode_line(data, number)
+        if isinstance(line, Space | End):
+            marks.append(digest.hex())
         digest.take(data, line)
         if isinstance(line, Export):
             names = line.spaces
@@ -110,7 +113,7 @@ def _checked(file: BinaryIO) -> tuple[list[Space], str]:
         )
     if [space.space for space in spaces] != names:
         raise CorruptData("the export has other spaces than its first line says: export again")
-    return spaces, end.sha256
+    return spaces, marks
 
 
 def _check_space(line: Space, number: int) -> None:
@@ -146,11 +149,12 @@ def _retained(line: Space) -> Retained | None:
 class _Importer:
     """One import. It holds the state of the space and the partition that the lines are in."""
 
-    def __init__(self, store: Store, sha256: str, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, store: Store, marks: list[str], progress: Callable[[int], None] | None) -> None:
         self._store = store
         self._open = inner(store)
         self._backend: Backend = self._open.backend
-        self._sha256 = sha256
+        self._marks = marks
+        self._sha256 = marks[-1]
         self._progress = progress
         self._space: Space | None = None
         self._settings = Settings()
@@ -198,13 +202,28 @@ class _Importer:
     # -- lines --------------------------------------------------------------------------------------------------
 
     def run(self, file: BinaryIO) -> ImportReport:
-        spaces = 0
-        for number, data in enumerate(file, 1):
-            try:
-                spaces += self._take(decode_line(data, number), number)
-            except (CorruptData, UnsupportedVersion):
-                self._abandon()
-                raise
+        """Write what the lines say. The file may change after its check, so the lines are compared with those that
+        were checked before the space that they are of is there."""
+        spaces = marks = 0
+        digest = Digest()
+        try:
+            for number, data in enumerate(file, 1):
+                line = decode_line(data, number)
+                if isinstance(line, Space | End):
+                    if self._marks[marks : marks + 1] != [digest.hex()]:
+                        raise _edited(number)
+                    marks += 1
+                digest.add(data, entry=False)
+                spaces += self._take(line, number)
+            if marks != len(self._marks):
+                raise _edited(digest.lines + 1)
+        except (CorruptData, UnsupportedVersion) as error:
+            if not self._abandon():
+                raise Unavailable(
+                    f"space {self._name!r} was created, or was imported by another process, while it was imported; "
+                    "import again"
+                ) from error
+            raise
         return ImportReport(spaces, self._entries, self._present, tuple(self._renewed))
 
     def _take(self, line: Line, number: int) -> bool:
@@ -325,7 +344,8 @@ class _Importer:
         key = bytes(partition_key(name, 0))
         head, hidden = self._backend.get(key, [bytes(HEAD), HIDDEN_HEAD])
         if head is None:
-            assert hidden is not None
+            if hidden is None:
+                raise Unavailable(f"another process has removed the import of space {name!r}; import again")
             self._remove_probes(decode_row(Head, HEAD, hidden.data).settings)
             self._put(key, bytes(HEAD), hidden.data)
             head = hidden
@@ -343,10 +363,21 @@ class _Importer:
 
     # -- what is left -------------------------------------------------------------------------------------------
 
-    def _abandon(self) -> None:
-        """Remove what was written of the space that cannot be completed."""
-        if self._space is not None and not self._is_present:
-            self._remove(self._space.space)
+    def _abandon(self) -> bool:
+        """Remove what was written of the space that cannot be completed. False if the space is there by now: a writer
+        has created it, or another process has completed the same import, so its rows are not ours to remove."""
+        if self._space is None or self._is_present:
+            return True
+        name = self._name
+        key, catalog = bytes(partition_key(name, 0)), bytes(space_key(name))
+        if self._backend.get(key, [_MARKER])[0] is not None:
+            # Another process that is about to complete the import does not find the hidden head, and stops.
+            delete_rows(self._backend, key, [HIDDEN_HEAD])
+        head = self._backend.get(key, [bytes(HEAD)])[0]
+        if head is not None or self._backend.get(bytes(CATALOG), [catalog])[0] is not None:
+            return False
+        self._remove(name)
+        return True
 
     def _remove(self, name: str) -> None:
         key = bytes(partition_key(name, 0))
@@ -364,6 +395,13 @@ class _Importer:
             number += 1
         if row is not None:
             delete_rows(self._backend, key, [_MARKER])
+
+
+def _edited(number: int) -> CorruptData:
+    return CorruptData(
+        f"line {number} of the export, or one before it, was changed while the file was imported: import again when "
+        "nothing writes to the file"
+    )
 
 
 def _decode_marker(space: str, data: bytes) -> _Marker:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 from uuid import UUID, uuid4
 
 import pytest
@@ -16,9 +17,19 @@ from fix_covered import sample
 from fix_places import url_in
 
 import streamkit
-from streamkit import Client, CorruptData, PermanentError, Record, Retention, SpaceExists, Store, UnsupportedVersion
+from streamkit import (
+    Client,
+    CorruptData,
+    PermanentError,
+    Record,
+    Retention,
+    SpaceExists,
+    Store,
+    Unavailable,
+    UnsupportedVersion,
+)
 from streamkit.backend import Driver
-from streamkit.export import ExportReport, export_store, import_store, lines, target_partition
+from streamkit.export import ExportReport, export_store, import_store, lines, target, target_partition
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -451,3 +462,58 @@ def test_a_million_entries_through_every_backend(request: pytest.FixtureRequest,
         again = export_store(target, tmp_path / place)
         assert (again.sha256, again.bytes) == (report.sha256, report.bytes)
         (tmp_path / place).unlink()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("edit", ["cut", "changed"])
+def test_a_file_that_changes_after_its_check_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, remote: bool
+) -> None:
+    source, other = new_store(), new_store(remote=remote)
+    source.produce("s", "a", [Record(b"abc"), Record(b"def")])
+    export_store(source, tmp_path / "one")
+    whole = (tmp_path / "one").read_bytes()
+    check = target._checked
+
+    def checked(file: BinaryIO) -> object:
+        found = check(file)
+        lines = whole.splitlines(keepends=True)
+        (tmp_path / "one").write_bytes(b"".join(lines[:-1]) if edit == "cut" else whole.replace(b"def", b"xyz"))
+        return found
+
+    monkeypatch.setattr(target, "_checked", checked)
+    with pytest.raises(CorruptData, match="was changed while the file was imported"):
+        import_store(other, tmp_path / "one")
+    assert list(other.get_spaces()) == []
+    monkeypatch.undo()
+    (tmp_path / "one").write_bytes(whole)
+    import_store(other, tmp_path / "one")
+    assert [entry.payload for entry in other.consume_space("s")] == [b"abc", b"def"]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("by", ["import", "writer"])
+def test_an_import_that_fails_removes_nothing_of_a_space_that_is_there_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, remote: bool
+) -> None:
+    source = new_store()
+    source.produce("s", "a", [Record(b"abc")])
+    export_store(source, tmp_path / "one")
+    url, id = f"memory://{uuid4().hex}" + ("?remote=1" if remote else ""), uuid4()
+    other = open_store(url, id)
+    begin = target._Importer._begin_partition
+
+    def begun(self: target._Importer, line: lines.Partition, number: int) -> None:
+        begin(self, line, number)
+        monkeypatch.undo()
+        if by == "import":
+            import_store(other, tmp_path / "one")
+        else:
+            other.produce("s", "a", [Record(b"abc")])
+            raise CorruptData("the file is damaged")
+
+    monkeypatch.setattr(target._Importer, "_begin_partition", begun)
+    with pytest.raises(Unavailable, match="import again"):
+        import_store(open_store(url, id), tmp_path / "one")
+    assert [entry.payload for entry in open_store(url, id).consume_space("s")] == [b"abc"]
+    assert open_store(url, id).verify().ok
