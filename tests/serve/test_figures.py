@@ -115,7 +115,6 @@ def test_operations_are_listed_for_the_spaces_of_a_key(serve: Callable[..., Serv
     keys = KeyFile(tmp_path / "keys.json")
     served = serve(keys=keys.path)
     wide = {"Authorization": f"Bearer {keys.create(['admin'])}"}
-    ends = {"Authorization": f"Bearer {keys.create(['admin'], ttl=1000)}"}
     narrow = {"Authorization": f"Bearer {keys.create(['admin'], spaces=['orders'])}"}
     for space in ("orders", "other", None):
         served.ask("POST", "operations", {"kind": "maintain", "space": space}, wide)
