@@ -296,7 +296,32 @@ def test_a_viewer_signs_in_and_out(console: Console) -> None:
     assert console.admin not in json.dumps(context.storage_state())
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("heading", name="Sign in").wait_for()
+    page.get_by_text("Sessions in other browsers go on").wait_for()
     context.close()
+    console.check_quiet()
+
+
+def test_a_chart_is_drawn_to_its_end_in_a_browser_with_an_odd_language(console: Console) -> None:
+    page = console.page()
+    page.add_init_script(
+        "Object.defineProperty(Navigator.prototype, 'language', { get: () => 'en-US@posix', configurable: true })"
+    )
+    console.go(page, "spaces", "orders")
+    page.locator(".plot canvas").wait_for()
+    counts = page.wait_for_function(
+        """() => {
+            const canvas = document.querySelector(".plot canvas")
+            const edge = canvas.width - 8 * devicePixelRatio // the chart ends here
+            const { data } = canvas.getContext("2d").getImageData(edge - 14, 0, 14, canvas.height)
+            let bar = 0
+            for (let at = 0; at < data.length; at += 4) {
+                if (data[at + 3] === 255 && data[at] < 40 && data[at + 1] > 100 && data[at + 1] < 140) bar += 1
+            }
+            return bar
+        }"""
+    )
+    assert counts.json_value() > 0
+    page.context.close()
     console.check_quiet()
 
 
@@ -323,6 +348,63 @@ def test_entries_begin_anywhere_and_show_gaps_in_their_place(console: Console, a
     console.go(admin, "spaces", "sensors", "segments", "cellar?from=sequence&at=250")
     rows.first.wait_for()
     assert rows.first.inner_text().startswith("250")
+
+
+def test_the_address_keeps_the_filter_and_the_chosen_entry(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "orders", "segments", "order-002?from=beginning")
+    admin.get_by_label("Filter").fill("order")
+    admin.get_by_label("Filter").fill("")
+    entries_of(admin).nth(1).click()
+    panel = admin.get_by_role("complementary", name="The chosen entry")
+    panel.wait_for()
+    admin.wait_for_url(re.compile("entry=2"))
+    admin.get_by_label("Filter").fill("paid")
+    admin.wait_for_url(re.compile("filter=paid"))
+    admin.reload()
+    panel.get_by_text("#2").wait_for()
+    assert admin.get_by_label("Filter").input_value() == "paid"
+    panel.get_by_role("button", name="Close", exact=True).click()
+    panel.wait_for(state="detached")
+    admin.wait_for_function("document.activeElement.classList.contains('rows')")
+    admin.keyboard.press("Enter")
+    panel.wait_for()
+    admin.keyboard.press("Escape")
+    panel.wait_for(state="detached")
+    console.go(admin, "spaces", "orders", "entries?from=end&entry=2&of=order-002")
+    panel.get_by_text("#2").wait_for()
+
+
+def test_back_closes_an_entry_on_a_small_screen(console: Console) -> None:
+    page = console.page(width=390)
+    console.go(page, "spaces", "orders", "segments", "order-002?from=beginning")
+    panel = page.get_by_role("complementary", name="The chosen entry")
+    for leave in (page.go_back, lambda: panel.get_by_role("button", name="Close", exact=True).click()):
+        entries_of(page).nth(1).click()
+        panel.wait_for()
+        leave()
+        panel.wait_for(state="detached")
+        entries_of(page).nth(1).wait_for()
+        assert "order-002" in page.url
+    page.context.close()
+    console.check_quiet()
+
+
+def test_a_binary_payload_is_named_by_its_size(console: Console, admin: Any) -> None:
+    console.store.produce("binary", "a", [Record(b"\x00\xff\xfe\xfd", {"k" * 200: "the value"})])
+    console.go(admin, "spaces", "binary", "segments", "a?from=sequence&at=1&entry=1")
+    panel = admin.get_by_role("complementary", name="The chosen entry")
+    panel.get_by_text("4 bytes, as base64").wait_for()
+    assert "4 bytes" in entries_of(admin).first.inner_text()
+    assert panel.get_by_text("the value").bounding_box()["width"] > 150
+    console.go(admin, "spaces", "binary", "segments", "a", "travel")
+    admin.get_by_text("its payload is binary, 4 bytes").wait_for()
+
+
+def test_a_place_that_does_not_exist_says_so(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "missing", "entries")
+    admin.get_by_text("There is no such space").wait_for()
+    console.go(admin, "spaces", "orders", "segments", "missing")
+    admin.get_by_text("There is no such segment").wait_for()
 
 
 def test_the_filter_finds_an_order_and_reads_on_until_it_does(console: Console, admin: Any) -> None:
@@ -410,6 +492,9 @@ def test_an_entry_is_appended_and_a_lost_race_is_told(console: Console, admin: A
 
 
 def test_dead_letters_are_redriven_and_a_group_seeks(console: Console, admin: Any) -> None:
+    console.go(admin)
+    admin.get_by_role("link", name=re.compile(r"^\d+ dead letters in queues$")).click()
+    admin.get_by_role("link", name="emails").wait_for()
     console.go(admin, "queues", "emails")
     admin.get_by_text("550 mailbox unavailable").first.wait_for()
     admin.get_by_role("checkbox").first.check()
@@ -417,6 +502,8 @@ def test_dead_letters_are_redriven_and_a_group_seeks(console: Console, admin: An
     admin.get_by_text("1 entry will be delivered again").wait_for()
     assert console.store.queue("emails", max_deliveries=1).status().dead == 2
     admin.get_by_role("button", name="Redrive all").click()
+    assert console.store.queue("emails", max_deliveries=1).status().dead == 2, "it asks first"
+    admin.get_by_role("dialog").get_by_role("button", name="Redrive them").click()
     admin.get_by_text("There are no dead letters").wait_for()
     console.go(admin, "spaces", "orders", "groups", "billing")
     admin.get_by_role("button", name="Seek…").click()
@@ -435,6 +522,7 @@ def test_a_paused_route_says_why_and_goes_on(console: Console, admin: Any) -> No
     route.get_by_role("button", name="Skip the entry…").click()
     admin.get_by_role("dialog").get_by_role("button", name="Skip it").click()
     route.get_by_role("button", name="Pause").wait_for()
+    route.get_by_text("Last error: KeyError: 'tax_id'").wait_for()
     found = console.store.find_route("invoices")
     assert found is not None
     assert found.status().state != "paused"
@@ -442,6 +530,7 @@ def test_a_paused_route_says_why_and_goes_on(console: Console, admin: Any) -> No
 
 def test_a_view_is_asked_in_sql_which_cannot_write(console: Console, admin: Any) -> None:
     console.go(admin, "views", "orders-by-town")
+    admin.get_by_text("on this machine").wait_for()
     admin.get_by_role("region", name="Rows").get_by_role("cell", name="order-001").wait_for()
     sql = admin.get_by_role("textbox", name="SQL")
     sql.fill("select status, count(*) as orders from orders group by status order by 1")
@@ -706,6 +795,8 @@ def test_every_screen_is_accessible_in_both_themes(console: Console, axe: str, w
         page.emulate_media(color_scheme="dark")
         found["dark", screen] = page.evaluate(_RUN, ["color-contrast"])
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{screen} is wider than the window"
+        sideways = "(main => main.scrollWidth - main.clientWidth)(document.querySelector('main'))"
+        assert page.evaluate(sideways) <= 0, f"{screen} scrolls sideways"
     page.context.close()
     assert {screen: violations for screen, violations in found.items() if violations} == {}
     console.check_quiet()

@@ -20,6 +20,9 @@ const axis = (size, values) => ({
   font: '11px "Inter", system-ui, sans-serif', size, gap: 6, ...(values ? { values } : {}),
 })
 
+/** Distances of ticks for counts. */
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map(digit => digit * 10 ** power)).flat()
+
 const two = value => String(value).padStart(2, "0")
 
 /** Ticks of time: the day where it changes, else the time as finely as the distance of the ticks needs it. */
@@ -28,7 +31,7 @@ function ticks(_, values, __, ___, step) {
   return values.map(value => {
     const at = new Date(value * 1000)
     const date = `${two(at.getMonth() + 1)}-${two(at.getDate())}`
-    const time = step >= 86400 ? "" : step >= 60 ? `${two(at.getHours())}:${two(at.getMinutes())}` : step >= 1 ? `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}` : `${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`
+    const time = step >= 86400 ? "" : step >= 60 ? `${two(at.getHours())}:${two(at.getMinutes())}` : step >= 1 ? `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}` : `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`
     const first = date !== day
     day = date
     return time && first ? `${time}\n${date}` : time || date
@@ -41,6 +44,7 @@ export function Activity({ data, onSelect }) {
   useEffect(() => {
     const place = ref.current
     const xs = data.counts.map((_, at) => (data.since + at * data.step) / 1000)
+    const end = data.since + data.step * Math.max(Math.floor((data.until - data.since) / data.step) + 1, 20) // of the last bar
     let plot = null
     const draw = () => {
       plot?.destroy()
@@ -48,8 +52,8 @@ export function Activity({ data, onSelect }) {
       plot = new window.uPlot({
         width: Math.max(place.clientWidth - 12, 120), height: 190, padding: [10, 8, 0, 0], legend: { show: true, live: true },
         cursor: { y: false, drag: { x: true, y: false, setScale: false } },
-        scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(high * 1.12, 1)] } },
-        axes: [{ ...axis(42, ticks), space: 72 }, axis(44, (_, ticks) => ticks.map(short))],
+        scales: { x: { time: true, range: () => [data.since / 1000, end / 1000] }, y: { range: (_, low, high) => [0, Math.max(high * 1.12, 1)] } },
+        axes: [{ ...axis(42, ticks), space: 92 }, { ...axis(44, (_, ticks) => ticks.map(short)), incrs: WHOLE }],
         series: [
           { label: "From", value: (_, value) => value === null ? "–" : time(Math.round(value * 1000)) },
           { label: "Entries", value: (_, value, series, at) => value === null ? "–" : `${number(value)} · ${bytes(data.bytes[at])}`,

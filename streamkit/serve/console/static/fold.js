@@ -1,5 +1,7 @@
 // The state after each entry of a segment: entries folded into one document.
 
+import { binarySize, plural } from "./format.js"
+
 /** JSON Merge Patch (RFC 7396). Neither argument is changed. */
 export function mergePatch(target, patch) {
   if (patch === null || typeof patch !== "object" || Array.isArray(patch)) return patch
@@ -74,7 +76,8 @@ export function jsonPatch(document, operations) {
 export const isPatch = value => Array.isArray(value) && value.length > 0 && value.every(each => isTree(each) && typeof each.op === "string" && typeof each.path === "string")
 
 export function step(state, entry, mode) {
-  const value = entry.json !== undefined ? entry.json : entry.text ?? entry.base64
+  if (entry.base64 !== undefined) throw new Error(`its payload is binary, ${plural(binarySize(entry.base64), "byte")}`)
+  const value = entry.json !== undefined ? entry.json : entry.text
   if (mode === "last") return value
   if (mode === "patch" || (mode === "auto" && isPatch(value))) return jsonPatch(state ?? {}, value)
   return mergePatch(state, value)

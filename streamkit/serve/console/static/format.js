@@ -27,6 +27,9 @@ export function dollars(value) {
   return `$${value === 0 ? "0" : value < 0.01 ? value.toFixed(5) : value.toFixed(2)}`
 }
 
+/** The number of bytes that base64 text stands for. */
+export const binarySize = base64 => Math.floor(base64.replace(/=+$/, "").length * 3 / 4)
+
 const pad = (value, width = 2) => String(value).padStart(width, "0")
 
 export function time(ms) {

@@ -38,7 +38,7 @@ function Themes() {
     html`<button type="button" aria-pressed=${theme === id ? "true" : "false"} onClick=${() => choose(id)}>${name}</button>`)}</div>`
 }
 
-function Login({ problem, onDone }) {
+function Login({ problem, said, onDone }) {
   const [key, setKey] = useState("")
   const [error, setError] = useState(problem)
   const [busy, setBusy] = useState(false)
@@ -56,7 +56,7 @@ function Login({ problem, onDone }) {
   }
   return html`<main class="login"><div class="card"><${Brand} /><div><h1>Sign in</h1><p class="sub">The key decides what you can see and change. It stays on the server; the browser keeps a session cookie for 12 hours.</p></div>
     <form onSubmit=${submit}><${Field} label="Key"><input class="in mono" type="password" name="key" autocomplete="current-password" spellcheck="false" placeholder="sk_…" value=${key} onInput=${event => setKey(event.target.value)} /><//>
-    ${error && html`<div class="note bad" role="alert">${error}</div>`}
+    ${error ? html`<div class="note bad" role="alert">${error}</div>` : said && html`<div class="note" role="status">${said}</div>`}
     <button class="btn primary" type="submit" disabled=${busy}>${busy ? "Signing in…" : "Sign in"}</button></form>
     <${Themes} /></div></main>`
 }
@@ -98,7 +98,7 @@ function Frame({ session, onSignOut }) {
         <nav class="nav" aria-label="Screens">${nav.map(([id, name, icon]) => html`<a href=${id ? link(store, id) : link(store)} aria-current=${screen === id ? "page" : null} onClick=${() => setOpen(false)}><${Icon} name=${icon} />${name}</a>`)}</nav>
         <span class="grow"></span>
         <${Themes} />
-        <div class="foot"><div class="who">${session.open ? html`<span>No keys: open to this machine</span>` : html`<span title=${`key ${session.id}`}>${session.scopes.join(", ")}</span><${Button} kind="ghost small" icon="out" onClick=${signOut}>Sign out<//>`}</div>
+        <div class="foot"><div class="who">${session.open ? html`<span>No keys: open to this machine</span>` : html`<span title=${`key ${session.id}`}>${session.scopes.join(", ")}</span><${Button} kind="ghost small" icon="out" title="Ends the session of this browser only" onClick=${signOut}>Sign out<//>`}</div>
           <div class="who"><span>streamkit ${session.version}</span></div></div>
       </aside>
       <main class=${full ? "main full" : "main"}>
@@ -131,13 +131,14 @@ function Screen({ store, screen, place }) {
 function App() {
   const [session, setSession] = useState(null)
   const [problem, setProblem] = useState("")
+  const [said, setSaid] = useState("")
   useEffect(() => {
     onSignedOut(() => { setProblem("The session has ended. Sign in again."); setSession({ signed_in: false }) })
     begin().then(setSession, error => { setProblem(error.message); setSession({ signed_in: false }) })
   }, [])
   if (!session) return html`<main class="login"><div class="card"><${Skeleton} lines=${4} /></div></main>`
-  if (!session.signed_in) return html`<${Login} key=${problem} problem=${problem} onDone=${done => { setProblem(""); setSession(done) }} />`
-  return html`<${Frame} session=${session} onSignOut=${() => { setProblem(""); setSession({ signed_in: false }) }} />`
+  if (!session.signed_in) return html`<${Login} key=${problem} problem=${problem} said=${said} onDone=${done => { setProblem(""); setSaid(""); setSession(done) }} />`
+  return html`<${Frame} session=${session} onSignOut=${() => { setProblem(""); setSaid("This browser is signed out. Sessions in other browsers go on until they expire or the key is revoked."); setSession({ signed_in: false }) }} />`
 }
 
 /** Who looks; with the one-time code of a link, who it stands for. */

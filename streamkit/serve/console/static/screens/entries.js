@@ -1,20 +1,20 @@
 // Entries of a space or segment: start anywhere, filter, follow live, look at one.
 
-import { call, segmentPath, spacePath, storePath, url } from "../api.js"
+import { call, get, segmentPath, spacePath, storePath, url } from "../api.js"
 import { Reading, idOf, isGap } from "../reading.js"
-import { clock, fine, number, plural, time } from "../format.js"
+import { binarySize, clock, fine, number, plural, time } from "../format.js"
 import { matches, parseFilter } from "../filter.js"
-import { link } from "../router.js"
+import { link, parse } from "../router.js"
 import { Rows } from "../rows.js"
 import { Tree } from "../json.js"
-import { Badge, Button, Copy, Dialog, Empty, Failure, Field, Session, Skeleton, attempt, can, html, toast, useContext, useEffect, useMemo, useReducer, useRef, useState } from "../ui.js"
+import { Badge, Button, Copy, Dialog, Empty, Failure, Field, Session, Skeleton, attempt, can, html, toast, useContext, useEffect, useLoad, useMemo, useReducer, useRef, useState } from "../ui.js"
 
 const SLICE = 6
 /** Milliseconds for which a filter looks at entries before the page is drawn again. */
 const ENOUGH = 100
 const FURTHEST = 50000
 
-const payloadLine = entry => (entry.json !== undefined ? JSON.stringify(entry.json) : entry.text !== undefined ? entry.text : `${Math.floor((entry.base64 || "").length * 3 / 4)} bytes`).slice(0, 400)
+const payloadLine = entry => (entry.json !== undefined ? JSON.stringify(entry.json) : entry.text !== undefined ? entry.text : plural(binarySize(entry.base64 || ""), "byte")).slice(0, 400)
 const REASONS = { trimmed: "trimmed", expired: "expired", erased: "erased", deleted: "deleted" }
 
 function gapText({ gap }) {
@@ -84,7 +84,7 @@ function Detail({ store, space, item, inSegment, onClose }) {
   const travel = link(store, "spaces", space, "segments", item.segment, "travel", { at: item.sequence })
   return html`<aside class="detail" aria-label="The chosen entry" ref=${place}><header><h2>${item.metadata?.event || item.segment} <span class="sub">#${number(item.sequence)}</span></h2><${Button} kind="ghost square" icon="close" label="Close" onClick=${onClose} /></header>
     <div class="inside" tabindex="0" role="region" aria-label="Entry">
-      <section><header><h3>Payload</h3><${Copy} text=${raw} label="Copy the payload" /></header>
+      <section><header><h3>Payload${item.base64 !== undefined && html` <span class="sub">${plural(binarySize(item.base64), "byte")}, as base64</span>`}</h3><${Copy} text=${raw} label="Copy the payload" /></header>
         ${item.json !== undefined && item.json !== null && typeof item.json === "object" ? html`<${Tree} key=${idOf(item)} value=${item.json} label="Payload" />` : html`<pre class="raw" tabindex="0" role="region" aria-label="Payload">${raw === "" ? "(empty)" : raw}</pre>`}</section>
       ${metadata.length > 0 && html`<section><header><h3>Metadata</h3></header><dl class="facts">${metadata.map(([name, value]) => html`<dt class="mono">${name}</dt><dd class="mono">${value}</dd>`)}</dl></section>`}
       <section><header><h3>Where it is</h3></header><dl class="facts"><dt>Segment</dt><dd><a href=${link(store, "spaces", space, "segments", item.segment)}>${item.segment}</a></dd><dt>Sequence</dt><dd>${number(item.sequence)}</dd><dt>Time</dt><dd>${fine(item.timestamp)}</dd><dt>Transaction</dt><dd class="mono">${item.trx.id} · ${number(item.trx.number)}</dd><dt>Tier</dt><dd>${item.tier || "log"}</dd><dt>Offset</dt><dd class="mono">${item.offset}</dd></dl></section>
@@ -116,6 +116,40 @@ function Append({ store, space, segment, onClose }) {
     <div class="tools"><${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" type="submit">Append<//></div></form><//>`
 }
 
+/** Where a list of entries begins: the part of the address that another list needs. */
+export const startOf = query => ["from", "at", "live"].map(name => query.get(name) || "").join(" ")
+
+/** Nothing to show, because the space or segment is empty or does not exist. */
+export function EmptyPlace({ store, space, segment = null, title, command, children }) {
+  const name = segment ?? space
+  const found = useLoad(async signal => {
+    const listed = segment === null ? (await get(`${storePath(store)}/spaces`, { prefix: name, limit: 1 }, signal)).spaces.map(each => each.name)
+      : (await get(`${spacePath(store, space)}/segments`, { prefix: name, limit: 1 }, signal)).segments.map(each => each.segment)
+    return listed.includes(name)
+  }, [store, space, name])
+  if (found.data !== false) return html`<${Empty} title=${title} command=${command}>${children}<//>`
+  return html`<${Empty} title=${segment === null ? "There is no such space" : "There is no such segment"} command=${command}><p>${segment === null ? `The store has no space “${space}”.` : `The space has no segment “${segment}”.`} A first write creates it.</p><//>`
+}
+
+/** The entry that an address asks for, or null. */
+function wantedOf(query) {
+  const sequence = Number(query.get("entry"))
+  return sequence > 0 ? { sequence, of: query.get("of") || "" } : null
+}
+
+const narrow = matchMedia("(max-width: 860px)")
+
+/** The address with another filter and entry. */
+function addressWith(filter, item) {
+  const [path, asked] = location.hash.split("?")
+  const query = new URLSearchParams(asked || "")
+  const set = (name, value) => value ? query.set(name, value) : query.delete(name)
+  set("filter", filter)
+  set("entry", item && String(item.sequence))
+  set("of", item && item.segment)
+  return `${location.pathname}${location.search}${path}${String(query) && `?${query}`}`
+}
+
 /** `segment` is null for all of a space. */
 export function Entries({ store, space, segment = null, query }) {
   const session = useContext(Session)
@@ -125,18 +159,64 @@ export function Entries({ store, space, segment = null, query }) {
   const [version, setVersion] = useState(0)
   const [filter, setFilter] = useState(query.get("filter") || "")
   const [chosen, setChosen] = useState(null)
+  const [open, setOpen] = useState(false)
+  const [turn, setTurn] = useState(0)
+  const [wanted, setWanted] = useState(wantedOf(query))
+  const split = useRef(null)
   const [stick, setStick] = useState(true)
   const [appends, setAppends] = useState(false)
   const [copies, setCopies] = useState(false)
   const [kind, setKind] = useState(asked)
   const [text, setText] = useState(asked === "time" && value ? time(Number(value)).replace(" ", "T") : value)
-  const reading = useMemo(() => new Reading(store, space, segment, start, setVersion), [store, space, segment, start])
+  const reading = useMemo(() => new Reading(store, space, segment, start, setVersion), [store, space, segment, start, turn])
   useEffect(() => () => reading.close(), [reading])
-  useEffect(() => { setStick(start.kind === "end"); setChosen(null); setKind(start.kind) }, [reading])
+  useEffect(() => { setStick(start.kind === "end"); setChosen(null); setOpen(false); setKind(start.kind) }, [reading])
   useEffect(() => { if (query.get("live") === "1" && !reading.live && !reading.loading && reading.items !== null && version > 1) reading.follow() }, [version > 1, reading])
   const shown = useFiltered(reading, version, filter)
   const items = shown.items
   const selected = chosen === null ? -1 : items.indexOf(chosen)
+
+  // The filter and the chosen entry are in the address, so that a reload and Back keep them.
+  useEffect(() => {
+    const [path] = location.hash.split("?")
+    const timer = setTimeout(() => {
+      if (location.hash.split("?")[0] !== path || startOf(parse(location.hash).query) !== startOf(query)) return // on the way to another screen
+      const item = open && chosen && !isGap(chosen) ? chosen : null
+      if (wanted === null) history.replaceState(history.state, "", addressWith(filter, item))
+    }, 300)
+    return () => clearTimeout(timer)
+  }, [filter, chosen, open, wanted])
+  useEffect(() => {
+    const moved = () => {
+      const now = parse(location.hash).query
+      if (startOf(now) !== startOf(query)) return
+      setFilter(now.get("filter") || "")
+      const asked = wantedOf(now)
+      if (asked === null) setOpen(false)
+      else setWanted(asked)
+    }
+    addEventListener("hashchange", moved)
+    return () => removeEventListener("hashchange", moved)
+  }, [])
+  useEffect(() => {
+    if (wanted === null || reading.loading || version < 2) return
+    const name = segment ?? wanted.of
+    const choose = item => { setChosen(item); setOpen(true); setStick(false) }
+    const item = reading.items.find(each => !isGap(each) && each.sequence === wanted.sequence && each.segment === name)
+    setWanted(null)
+    if (item) choose(item)
+    else if (name) get(`${segmentPath(store, space, name)}/entries/${wanted.sequence}`).then(choose, () => toast(`Entry ${number(wanted.sequence)} of ${name} can no longer be read`, "bad"))
+  }, [wanted, version, reading])
+  const choose = item => {
+    if (narrow.matches && !open && !isGap(item)) history.pushState({ panel: true }, "", addressWith(filter, item))
+    setChosen(item)
+    setOpen(true)
+  }
+  const close = () => {
+    setOpen(false)
+    if (history.state?.panel) history.back()
+    requestAnimationFrame(() => split.current?.querySelector(".rows")?.focus())
+  }
 
   // A filter reads on until it has enough, or has looked at everything.
   const towards = start.kind === "end" ? "earlier" : "later"
@@ -160,8 +240,9 @@ export function Entries({ store, space, segment = null, query }) {
       wanted.at = text
     }
     if (filter) wanted.filter = filter
+    if (startOf(new URLSearchParams(wanted)) === startOf(query)) { setTurn(turn + 1); return }
     const to = segment === null ? link(store, "spaces", space, "entries", wanted) : link(store, "spaces", space, "segments", segment, wanted)
-    if (location.hash === to) { reading.close(); location.hash = to } else location.hash = to
+    location.hash = to
   }
   const needsValue = kind === "time" || kind === "sequence" || kind === "offset"
   const row = at => {
@@ -193,15 +274,15 @@ export function Entries({ store, space, segment = null, query }) {
     ${copies && html`<${CopyAs} of=${recipes(store, space, segment, null)} />`}
     ${appends && html`<${Append} store=${store} space=${space} segment=${segment} onClose=${() => setAppends(false)} />`}
     ${reading.error && html`<${Failure} error=${reading.error} retry=${() => { reading.error = null; reading.items.length || reading.live ? reading.changed() : reading._start(start) }} />`}
-    <div class=${chosen ? "split" : "split alone"}>
+    <div class=${chosen && open ? "split" : "split alone"} ref=${split} onKeyDown=${event => { if (event.key === "Escape" && open) { event.preventDefault(); close() } }}>
       <div class="list" style=${{ "--cols": columns }}>
         <div class="cols" aria-hidden="true"><span>Sequence</span><span>Time</span>${segment === null && html`<span>Segment</span>`}<span>Payload</span></div>
         ${items.length === 0 && !reading.live && shown.done && !reading.loading && !searching
           ? html`<div style=${{ flex: 1 }}>${shown.filtered ? html`<${Empty} icon="views" title="No entry matches the filter"><p>${plural(reading.items.length, "entry", "entries")} looked at.</p><//>`
-            : html`<${Empty} title="There are no entries here" command=${segment === null ? `echo '{"placed": 3}' | streamkit produce ${quote(space)} order-42 --store ${store}` : `echo '{"placed": 3}' | streamkit produce ${quote(space)} ${quote(segment)} --store ${store}`}><p>Append one, or press Live and wait.</p><//>`}</div>`
+            : html`<${EmptyPlace} store=${store} space=${space} segment=${segment} title="There are no entries here" command=${segment === null ? `echo '{"placed": 3}' | streamkit produce ${quote(space)} order-42 --store ${store}` : `echo '{"placed": 3}' | streamkit produce ${quote(space)} ${quote(segment)} --store ${store}`}><p>Append one, or press Live and wait.</p><//>`}</div>`
           : items.length === 0 && !reading.live ? html`<div style=${{ flex: 1 }}><${Skeleton} lines=${12} /></div>`
           : html`<${Rows} label=${segment === null ? `Entries of ${space}` : `Entries of ${segment}`} count=${items.length} row=${row} selected=${selected} shift=${shown.filtered ? 0 : reading.shift}
-              onSelect=${at => setChosen(items[at])} stick=${stick && (reading.live || start.kind === "end")} onStick=${setStick}
+              onSelect=${at => choose(items[at])} onOpen=${() => { if (chosen) choose(chosen) }} stick=${stick && (reading.live || start.kind === "end")} onStick=${setStick}
               onStart=${() => { if (!stick || !reading.live) reading.loadEarlier() }} onEnd=${() => reading.loadLater()} />`}
         <div class="foot-line"><span>${shown.filtered ? `${plural(items.length, "match", "matches")} in ${number(reading.items.length)}` : plural(items.length, "entry", "entries")}</span>
           ${(reading.loading || searching) && html`<span role="status">${searching ? "searching…" : "loading…"}</span>`}
@@ -212,6 +293,6 @@ export function Entries({ store, space, segment = null, query }) {
           ${reading.earlier && !reading.live && html`<${Button} kind="small ghost" onClick=${() => reading.loadEarlier()}>Earlier<//>`}
           ${reading.later && html`<${Button} kind="small ghost" onClick=${() => reading.loadLater()}>Later<//>`}</div>
       </div>
-      ${chosen && html`<${Detail} store=${store} space=${space} item=${chosen} inSegment=${segment !== null} onClose=${() => setChosen(null)} />`}
+      ${chosen && open && html`<${Detail} store=${store} space=${space} item=${chosen} inSegment=${segment !== null} onClose=${close} />`}
     </div>`
 }

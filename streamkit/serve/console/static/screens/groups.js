@@ -1,13 +1,13 @@
 // Groups and queues: lag, who has what, dead letters, redrive and seek.
 
 import { call, enc, get, spacePath, storePath } from "../api.js"
-import { ago, duration, fine, number, plural, short, time, verb } from "../format.js"
+import { ago, binarySize, duration, fine, number, plural, short, time, verb } from "../format.js"
 import { link } from "../router.js"
 import { Badge, Button, Copy, Dialog, Empty, Failure, Field, Fragment, Loaded, Page, Session, Tile, attempt, can, html, toast, useContext, useEffect, useLoad, useState } from "../ui.js"
 
 const EVERY = 3000
 const path = (store, space, group) => group === null ? `${storePath(store)}/queues/${enc(space)}` : `${spacePath(store, space)}/groups/${enc(group)}`
-const snippet = entry => entry.json !== undefined ? JSON.stringify(entry.json) : entry.text ?? "(bytes)"
+const snippet = entry => entry.json !== undefined ? JSON.stringify(entry.json) : entry.text ?? plural(binarySize(entry.base64 || ""), "byte")
 
 export function Health({ of }) {
   if (of.dead) return html`<${Badge} kind="bad" dot>${plural(of.dead, "dead letter")}<//>`
@@ -84,6 +84,7 @@ function Seek({ base, onClose }) {
 function Dead({ store, space, base, dead, stamp, onChange }) {
   const found = useLoad(signal => get(`${base}/dead`, { limit: 200 }, signal), [base, stamp])
   const [chosen, setChosen] = useState(new Set())
+  const [asks, setAsks] = useState(false)
   const letters = found.data ? found.data.dead : []
   const ids = letters.filter(letter => chosen.has(letter.id)).map(letter => letter.id)
   const redrive = async all => {
@@ -92,15 +93,16 @@ function Dead({ store, space, base, dead, stamp, onChange }) {
   }
   const toggle = id => { const next = new Set(chosen); next.has(id) ? next.delete(id) : next.add(id); setChosen(next) }
   return html`<div class="card"><header><h2>Dead letters</h2>${dead > 0 && html`<${Badge} kind="bad">${number(dead)}<//>`}<span class="grow"></span>
-    ${letters.length > 0 && html`<${Button} kind="small" needs="write" disabled=${!ids.length} onClick=${() => redrive(false)}>Redrive ${ids.length || ""} chosen<//><${Button} kind="small primary" needs="write" onClick=${() => redrive(true)}>Redrive all<//>`}</header>
+    ${letters.length > 0 && html`<${Button} kind="small primary" needs="write" disabled=${!ids.length} onClick=${() => redrive(false)}>Redrive ${ids.length || ""} chosen<//><${Button} kind="small" needs="write" onClick=${() => setAsks(true)}>Redrive all…<//>`}</header>
     <${Loaded} of=${found} lines=${2}>${() => letters.length === 0 ? html`<${Empty} icon="check" title="There are no dead letters" />` : html`<div class="scroll" tabindex="0" role="region" aria-label="Dead letters"><table><thead><tr><th><span class="sr">Choose</span></th><th>Entry</th><th>Reason</th><th class="num">Attempts</th><th class="wide">Since</th><th class="wide">Payload</th></tr></thead>
       <tbody>${letters.map(letter => html`<tr key=${letter.id}><td><input type="checkbox" aria-label=${`Choose ${letter.entry.segment} ${letter.entry.sequence}`} checked=${chosen.has(letter.id)} onChange=${() => toggle(letter.id)} /></td>
-        <td><a href=${link(store, "spaces", space, "segments", letter.entry.segment, { from: "sequence", at: letter.entry.sequence })}>${letter.entry.segment} #${number(letter.entry.sequence)}</a></td><td>${letter.reason}</td><td class="num">${number(letter.attempt)}</td><td class="when wide">${ago(letter.timestamp)}</td><td class="wide"><div class="clip mono">${snippet(letter.entry)}</div></td></tr>`)}</tbody></table></div>`}<//></div>`
+        <td><a href=${link(store, "spaces", space, "segments", letter.entry.segment, { from: "sequence", at: letter.entry.sequence, entry: letter.entry.sequence })}>${letter.entry.segment} #${number(letter.entry.sequence)}</a></td><td>${letter.reason}</td><td class="num">${number(letter.attempt)}</td><td class="when wide">${ago(letter.timestamp)}</td><td class="wide"><div class="clip mono">${snippet(letter.entry)}</div></td></tr>`)}</tbody></table></div>`}<//>
+    ${asks && html`<${Dialog} title="Deliver all dead letters again?" onClose=${() => setAsks(false)}><p>${plural(dead, "entry", "entries")} will be delivered to consumers again, with new attempts.</p><div class="tools"><${Button} onClick=${() => setAsks(false)}>Cancel<//><${Button} kind="primary" needs="write" onClick=${async () => { setAsks(false); await redrive(true) }}>Redrive them<//></div><//>`}</div>`
 }
 
 function Pending({ store, space, base, stamp, consumers }) {
   const found = useLoad(signal => get(`${base}/pending`, { limit: 50 }, signal), [base, stamp])
   return html`<div class="card"><header><h2>With consumers</h2><span class="grow"></span><span class="sub">${plural(consumers.length, "consumer")}</span></header>
     <${Loaded} of=${found} lines=${2}>${({ pending }) => pending.length === 0 ? html`<${Empty} icon="queues" title="Nobody works on an entry" />` : html`<div class="scroll" tabindex="0" role="region" aria-label="Pending entries"><table><thead><tr><th>Entry</th><th>Consumer</th><th class="num">Attempt</th><th>Until</th></tr></thead>
-      <tbody>${pending.map(each => html`<tr><td><a href=${link(store, "spaces", space, "segments", each.entry.segment, { from: "sequence", at: each.entry.sequence })}>${each.entry.segment} #${number(each.entry.sequence)}</a></td><td>${each.consumer}</td><td class="num">${number(each.attempt)}</td><td class="when">${ago(each.deadline)}</td></tr>`)}</tbody></table></div>`}<//></div>`
+      <tbody>${pending.map(each => html`<tr><td><a href=${link(store, "spaces", space, "segments", each.entry.segment, { from: "sequence", at: each.entry.sequence, entry: each.entry.sequence })}>${each.entry.segment} #${number(each.entry.sequence)}</a></td><td>${each.consumer}</td><td class="num">${number(each.attempt)}</td><td class="when">${ago(each.deadline)}</td></tr>`)}</tbody></table></div>`}<//></div>`
 }

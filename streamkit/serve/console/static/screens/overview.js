@@ -1,8 +1,8 @@
 // The overview of a store: sizes by tier, commits and requests of the server, and the spaces.
 
-import { eachOf, get, spacePath, storePath } from "../api.js"
+import { eachOf, enc, get, spacePath, storePath } from "../api.js"
 import { Spark } from "../chart.js"
-import { bytes, dollars, duration, number, plural, rate, short } from "../format.js"
+import { bytes, dollars, duration, number, plural, rate, short, verb } from "../format.js"
 import { link } from "../router.js"
 import { Button, Copy, Empty, Failure, Fragment, Loaded, Page, Session, Skeleton, Tile, html, seesAll, useContext, useEffect, useLoad, useRef, useState } from "../ui.js"
 
@@ -101,11 +101,29 @@ export function SpaceTable({ store, limit = 100 }) {
         ${next && html`<footer><${Button} kind="small" onClick=${more}>Show more<//></footer>`}`}<//></div>`
 }
 
+/** A line for what waits for somebody: paused routes and views, and dead letters in queues. */
+function Troubles({ store }) {
+  const found = useLoad(async signal => {
+    const [{ routes }, { views }, { groups }] = await Promise.all(["routes", "views", "queues"].map(kind => get(`${storePath(store)}/${kind}`, kind === "queues" ? { limit: 50 } : {}, signal)))
+    let dead = 0
+    await eachOf(groups, 3, async ({ name }) => { dead += (await get(`${storePath(store)}/queues/${enc(name)}`, {}, signal)).dead })
+    return { routes: routes.filter(route => route.state === "paused").length, views: views.filter(view => view.error).length, dead }
+  }, [store], 30000)
+  if (!found.data) return null
+  const { routes, views, dead } = found.data
+  const parts = [
+    [routes, "routes", `${plural(routes, "route")} ${verb(routes, "is", "are")} paused`],
+    [views, "views", `${plural(views, "view")} ${verb(views, "is", "are")} paused`],
+    [dead, "queues", `${plural(dead, "dead letter")} in queues`],
+  ].filter(([count]) => count > 0)
+  return parts.length > 0 && html`<div class="note warn" role="status"><div class="tools">${parts.map(([, screen, text]) => html`<a key=${screen} href=${link(store, screen)}>${text}</a>`)}</div></div>`
+}
+
 export function Overview({ store }) {
   const session = useContext(Session)
   const id = store === "_" && session.store ? session.store : store
   return html`<${Page} title="Overview" badge=${html`<span class="sub mono" title="The store">${id}</span><${Copy} text=${id} label="Copy the store's UUID" />`}>
-    ${seesAll(session) && html`<${Rates} store=${store} /><${StoreSize} store=${store} />`}
+    ${seesAll(session) && html`<${Troubles} store=${store} /><${Rates} store=${store} /><${StoreSize} store=${store} />`}
     ${!seesAll(session) && html`<div class="note">This key is for some spaces or segments, so the figures of the whole store are hidden.</div>`}
     <${SpaceTable} store=${store} />
   <//>`

@@ -5,7 +5,7 @@ import { Activity } from "../chart.js"
 import { ago, bytes, duration, number, plural, time } from "../format.js"
 import { link } from "../router.js"
 import { Legend, SpaceTable, Tiers } from "./overview.js"
-import { Entries } from "./entries.js"
+import { EmptyPlace, Entries, startOf } from "./entries.js"
 import { Group, Groups } from "./groups.js"
 import { Remove } from "./remove.js"
 import { Travel } from "./travel.js"
@@ -48,7 +48,7 @@ export function Space({ store, parts, query }) {
     .map(([id, title]) => ({ name: title, href: id ? at(id) : at(), current: id === tab }))
   return html`<${Page} title=${space} crumbs=${crumbs} tabs=${tabs}>
     ${tab === "" && html`<${Segments} store=${store} space=${space} />`}
-    ${tab === "entries" && html`<${Entries} key=${String(query)} store=${store} space=${space} query=${query} />`}
+    ${tab === "entries" && html`<${Entries} key=${startOf(query)} store=${store} space=${space} query=${query} />`}
     ${tab === "groups" && html`<${Groups} store=${store} space=${space} />`}
     ${tab === "remove" && html`<${Remove} store=${store} space=${space} query=${query} />`}
     ${tab === "settings" && html`<${Settings} store=${store} space=${space} />`}<//>`
@@ -79,7 +79,7 @@ function Segments({ store, space }) {
   return html`${!session.segments.length && html`<${Figures} store=${store} space=${space} />`}
     <div class="card"><header><h2>Segments</h2><span class="grow"></span><input class="in" style=${{ maxWidth: "240px" }} type="search" placeholder="Begins with…" aria-label="Show segments that begin with" value=${prefix} onInput=${event => setPrefix(event.target.value)} /></header>
     <${Loaded} of=${first}>${() => segments.length === 0
-      ? prefix ? html`<${Empty} title="No segment begins so"><p>Names are compared letter by letter, with capitals.</p><//>` : html`<${Empty} title="The space is empty" command=${`echo '{"placed": 3}' | streamkit produce '${space.replaceAll("'", "'\\''")}' order-42 --store ${store}`} />`
+      ? prefix ? html`<${Empty} title="No segment begins so"><p>Names are compared letter by letter, with capitals.</p><//>` : html`<${EmptyPlace} store=${store} space=${space} title="The space is empty" command=${`echo '{"placed": 3}' | streamkit produce '${space.replaceAll("'", "'\\''")}' order-42 --store ${store}`} />`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Segments"><table><thead><tr><th>Name</th><th class="num">First</th><th class="num">Last</th><th class="wide">First written</th><th>Last written</th></tr></thead>
         <tbody>${segments.map(each => html`<tr key=${each.segment}><td><a class="name" href=${link(store, "spaces", space, "segments", each.segment)}>${each.segment}</a></td><td class="num">${each.first_sequence ? number(each.first_sequence) : "–"}</td><td class="num">${number(each.last_sequence)}</td><td class="when wide">${time(each.first_timestamp)}</td><td class="when"><time title=${time(each.last_timestamp)}>${ago(each.last_timestamp)}</time></td></tr>`)}</tbody></table></div>
         ${next && html`<footer>${plural(segments.length, "segment")} shown <${Button} kind="small" onClick=${more}>Show more<//></footer>`}`}<//></div>`
@@ -90,7 +90,7 @@ function Segment({ store, space, segment, sub, query }) {
   const tabs = [["", "Entries"], ["travel", "Time travel"]].map(([id, name]) => ({ name, href: id ? at(id) : at(), current: (sub || "") === id }))
   const crumbs = [["Spaces", link(store, "spaces")], [space, link(store, "spaces", space)]]
   return html`<${Page} title=${segment} crumbs=${crumbs} tabs=${tabs}>
-    ${sub === "travel" ? html`<${Travel} store=${store} space=${space} segment=${segment} at=${Number(query.get("at")) || 0} />` : html`<${Entries} key=${String(query)} store=${store} space=${space} segment=${segment} query=${query} />`}<//>`
+    ${sub === "travel" ? html`<${Travel} store=${store} space=${space} segment=${segment} at=${Number(query.get("at")) || 0} />` : html`<${Entries} key=${startOf(query)} store=${store} space=${space} segment=${segment} query=${query} />`}<//>`
 }
 
 function Settings({ store, space }) {

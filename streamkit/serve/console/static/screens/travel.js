@@ -2,7 +2,7 @@
 
 import { get, segmentPath } from "../api.js"
 import { differences, step } from "../fold.js"
-import { fine, number, plural, time } from "../format.js"
+import { binarySize, fine, number, plural, time } from "../format.js"
 import { Tree } from "../json.js"
 import { link } from "../router.js"
 import { Button, Copy, Empty, Field, Fragment, Loaded, html, useEffect, useLoad, useMemo, useRef, useState } from "../ui.js"
@@ -94,7 +94,7 @@ function Steps({ store, space, segment, entries, gaps, complete, at }) {
         <label class="check"><span class="sub">How the state is made</span><select class="in" value=${mode} onChange=${event => setMode(event.target.value)}>${Object.entries(MODES).map(([id, name]) => html`<option value=${id}>${name}</option>`)}</select></label></div></div></div>
     <div class="two"><div class="card"><header><h2>State after entry ${number(entry.sequence)}</h2><span class="grow"></span><${Copy} text=${() => JSON.stringify(now.state, null, 2)} label="Copy the state" /></header>
         <div class="body">${now.error && html`<div class="note bad" role="alert">This entry does not apply: ${now.error}</div>`}<${Tree} key=${`${mode} ${chosen}`} value=${now.state ?? null} changed=${marked} label="State" /></div></div>
-      <div class="card"><header><h2>Changed by it</h2><span class="grow"></span><a class="sub" href=${link(store, "spaces", space, "segments", segment, { from: "sequence", at: entry.sequence })}>The entry</a></header><div class="body">${changes.length === 0 ? html`<p class="sub">Nothing.</p>` : html`<ul class="diff">${changes.slice(0, 60).map(([path, was, is]) => html`<li>${path || "/"} ${was !== undefined && html`<del>− ${shown(was)}</del> `}${is !== undefined && html`<ins>+ ${shown(is)}</ins>`}</li>`)}${changes.length > 60 && html`<li class="sub">and ${number(changes.length - 60)} more</li>`}</ul>`}</div>
+      <div class="card"><header><h2>Changed by it</h2><span class="grow"></span><a class="sub" href=${link(store, "spaces", space, "segments", segment, { from: "sequence", at: entry.sequence, entry: entry.sequence })}>The entry</a></header><div class="body">${changes.length === 0 ? html`<p class="sub">Nothing.</p>` : html`<ul class="diff">${changes.slice(0, 60).map(([path, was, is]) => html`<li>${path || "/"} ${was !== undefined && html`<del>− ${shown(was)}</del> `}${is !== undefined && html`<ins>+ ${shown(is)}</ins>`}</li>`)}${changes.length > 60 && html`<li class="sub">and ${number(changes.length - 60)} more</li>`}</ul>`}</div>
         <header style=${{ borderTop: "1px solid var(--line)" }}><h2>Entries</h2><span class="grow"></span><span class="sub">${number(from + 1)}–${number(from + window_.length)} of ${number(entries.length)}</span></header>
-        <ol class="steps" ref=${list}>${window_.map((each, number_) => html`<li key=${each.sequence}><button type="button" aria-current=${from + number_ === chosen ? "step" : null} onClick=${() => setChosen(from + number_)}><span class="seq">${number(each.sequence)}</span><span class="clip">${each.metadata?.event || (each.json !== undefined ? JSON.stringify(each.json) : each.text ?? "bytes").slice(0, 120)}</span><time>${time(each.timestamp)}</time></button></li>`)}</ol></div></div>`
+        <ol class="steps" ref=${list}>${window_.map((each, number_) => html`<li key=${each.sequence}><button type="button" aria-current=${from + number_ === chosen ? "step" : null} onClick=${() => setChosen(from + number_)}><span class="seq">${number(each.sequence)}</span><span class="clip">${each.metadata?.event || (each.json !== undefined ? JSON.stringify(each.json) : each.text ?? plural(binarySize(each.base64 || ""), "byte")).slice(0, 120)}</span><time>${time(each.timestamp)}</time></button></li>`)}</ol></div></div>`
 }
