@@ -155,7 +155,7 @@ def prepare(folder: Path) -> Site:
         elif source.is_file():
             (site.pages / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, site.pages / name)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("(docs/benchmarks.png)", "(benchmarks.png)")
+    readme = re.sub(r"\(docs/([\w-]+\.(?:png|svg))\)", r"(\1)", (ROOT / "README.md").read_text(encoding="utf-8"))
     site.write("index.md", site.follow(readme, ROOT / "README.md", "index.md"))
     for name in KEPT:
         if (ROOT / name).exists():
