@@ -6,7 +6,14 @@ import tempfile
 from uuid import uuid4
 
 import streamkit
-from streamkit import Record, SequenceMismatch
+from streamkit import Record, SequenceMismatch, Store
+
+
+def place(store: Store, order: str, item: str, count: int, seen: int) -> None:
+    """Take goods from the stock and write the order, if the stock is still at the sequence that the caller has seen."""
+    with store.transaction("shop") as trx:
+        trx.produce(order, [Record(b"placed")])
+        trx.produce(item, [Record(b"%d" % -count)], expected_sequence=seen)
 
 
 def main() -> None:
@@ -20,9 +27,7 @@ def main() -> None:
             trx.produce("order-42", [Record(b"placed")])
 
         try:
-            with store.transaction("shop") as trx:
-                trx.produce("order-43", [Record(b"placed")])
-                trx.produce("stock-9", [Record(b"-3")], expected_sequence=7)  # it is 1
+            place(store, "order-43", "stock-9", 3, seen=7)  # it is 1
         except SequenceMismatch as error:
             print(f"neither was written: {error}")
 

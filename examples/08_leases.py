@@ -6,7 +6,17 @@ import tempfile
 from uuid import uuid4
 
 import streamkit
-from streamkit import Lease, LeaseNotAcquired, Record
+from streamkit import Lease, LeaseNotAcquired, Record, Store
+
+
+def report(store: Store, lease: Lease) -> int:
+    """Write the report, unless somebody else leads by now. Its sequence."""
+    return store.produce("reports", "daily", [Record(b"report")], lease=lease).last_sequence
+
+
+def lead(store: Store) -> int:
+    """Become the leader and write the report."""
+    return store.with_lease("reporter", lambda lease: report(store, lease), ttl=10)
 
 
 def main() -> None:
@@ -15,17 +25,12 @@ def main() -> None:
         streamkit.connect(f"file://{folder}") as client,
         client.store(uuid4()) as store,
     ):
-
-        def report(lease: Lease) -> int:
-            status = store.produce("reports", "daily", [Record(b"report")], lease=lease)
-            return status.last_sequence
-
-        print("written by the leader: sequence", store.with_lease("reporter", report, ttl=10))
+        print("written by the leader: sequence", lead(store))
 
         with store.lease("reporter", ttl=10) as lease:
             print("token", lease.token, "held for another", round(lease.remaining()), "s")
             try:
-                store.with_lease("reporter", report)
+                lead(store)
             except LeaseNotAcquired as error:
                 print(f"somebody else: {error}")
             lease.check()  # raises LeaseLost if it is not held any more; lease.lost is an Event to wait for

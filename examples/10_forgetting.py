@@ -6,7 +6,27 @@ import tempfile
 from uuid import uuid4
 
 import streamkit
-from streamkit import EntriesRemoved, Gap, Record, Retention
+from streamkit import EntriesRemoved, Gap, Record, Retention, Store
+
+
+def measure(store: Store, degrees: range) -> None:
+    """Write measurements, and keep the last three."""
+    store.set_retention("sensors", Retention(max_entries=3))
+    for one in degrees:
+        store.produce("sensors", "roof", [Record(b"%d" % one)])
+
+
+def send(store: Store) -> None:
+    """Write mails to two users, and a newsletter that names one of them."""
+    for user in ("user-1", "user-2"):
+        store.produce("mails", user, [Record(b"to " + user.encode(), {"subject": user})])
+    store.produce("mails", "newsletter", [Record(b"read by user-1", {"subject": "user-1"}), Record(b"read by all")])
+
+
+def forget(store: Store, user: str) -> tuple[int, int]:
+    """Erase all that is about a user. The numbers of entries and of segments."""
+    report = store.erase("mails", metadata={"subject": user})
+    return report.entries, report.segments
 
 
 def main() -> None:
@@ -15,18 +35,13 @@ def main() -> None:
         streamkit.connect(f"file://{folder}") as client,
         client.store(uuid4()) as store,
     ):
-        store.set_retention("sensors", Retention(max_entries=3))
-        for degrees in range(20, 26):
-            store.produce("sensors", "roof", [Record(b"%d" % degrees)])
+        measure(store, range(20, 26))
         print("kept of six:", [entry.payload for entry in store.consume_segment("sensors", "roof")])
 
-        for user in ("user-1", "user-2"):
-            store.produce("mails", user, [Record(b"to " + user.encode(), {"subject": user})])
-        store.produce("mails", "newsletter", [Record(b"read by user-1", {"subject": "user-1"}), Record(b"read by all")])
-
+        send(store)
         print("would be erased:", store.erase("mails", metadata={"subject": "user-1"}, dry_run=True).entries)
-        report = store.erase("mails", metadata={"subject": "user-1"})
-        print(f"erased: {report.entries} entries in {report.segments} segments")
+        entries, segments = forget(store, "user-1")
+        print(f"erased: {entries} entries in {segments} segments")
         for found in store.consume_space("mails", gaps="yield"):
             print("  ", f"{found.segment}: {found.reason}" if isinstance(found, Gap) else found.payload)
 

@@ -7,7 +7,27 @@ import tempfile
 from uuid import uuid4
 
 import streamkit
-from streamkit.groups import Delivery
+from streamkit import Store
+from streamkit.groups import Delivery, Queue
+
+
+def emails(store: Store) -> Queue:
+    """The queue. An email is a dead letter after two attempts that fail."""
+    return store.queue("emails", max_deliveries=2, retry_delay=0.1)
+
+
+def enqueue(queue: Queue) -> None:
+    queue.put_many([b"newsletter 1", b"newsletter 2"])
+    queue.put(b"password reset", priority=10, idempotency_key="reset-7")
+    queue.put(b"password reset", priority=10, idempotency_key="reset-7")  # the same again adds nothing
+    queue.put(b"reminder", delay=0.3, metadata={"to": "ann"})
+    queue.put(b"nobody can read this")
+
+
+def send(delivery: Delivery) -> None:
+    if delivery.entry.payload.startswith(b"nobody"):
+        raise ValueError("no such address")
+    print("sent:", delivery.entry.payload.decode(), "attempt", delivery.attempt)
 
 
 def main() -> None:
@@ -17,18 +37,8 @@ def main() -> None:
         streamkit.connect(f"file://{folder}") as client,
         client.store(uuid4()) as store,
     ):
-        queue = store.queue("emails", max_deliveries=2, retry_delay=0.1)
-        queue.put_many([b"newsletter 1", b"newsletter 2"])
-        queue.put(b"password reset", priority=10, idempotency_key="reset-7")
-        queue.put(b"password reset", priority=10, idempotency_key="reset-7")  # the same again adds nothing
-        queue.put(b"reminder", delay=0.3, metadata={"to": "ann"})
-        queue.put(b"nobody can read this")
-
-        def send(delivery: Delivery) -> None:
-            if delivery.entry.payload.startswith(b"nobody"):
-                raise ValueError("no such address")
-            print("sent:", delivery.entry.payload.decode(), "attempt", delivery.attempt)
-
+        queue = emails(store)
+        enqueue(queue)
         report = queue.run(send, "worker-1", seconds=2.0)
         print(f"{report.acked} sent, {report.failed} attempts failed")
         for letter in queue.dead_letters():

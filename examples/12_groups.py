@@ -6,7 +6,36 @@ import tempfile
 from uuid import uuid4
 
 import streamkit
-from streamkit import Record
+from streamkit import Record, Store
+
+
+def place(store: Store) -> None:
+    """Write three steps of two orders."""
+    for step in ("placed", "paid", "sent"):
+        for order in ("order-1", "order-2"):
+            store.produce("orders", order, [Record(step.encode())])
+
+
+def share(store: Store) -> tuple[int, int]:
+    """Receive with two consumers; the first one acknowledges. The number of entries that each has received."""
+    billing = store.group("orders", "billing")
+    with billing.consumer("one") as one, billing.consumer("two") as two:
+        first, second = one.receive(3), two.receive(3)
+        for delivery in first:
+            one.ack(delivery)
+    return len(first), len(second)
+
+
+def ship(store: Store, order: str) -> list[str]:
+    """Handle the steps of all orders, those of one order in sequence. The steps of `order`."""
+    steps = []
+    with store.group("orders", "shipping", mode="key_shared").consumer() as consumer:
+        while deliveries := consumer.receive(100):
+            for delivery in deliveries:
+                if delivery.entry.segment == order:
+                    steps.append(delivery.entry.payload.decode())
+                consumer.ack(delivery)
+    return steps
 
 
 def main() -> None:
@@ -15,25 +44,13 @@ def main() -> None:
         streamkit.connect(f"file://{folder}") as client,
         client.store(uuid4()) as store,
     ):
-        for step in ("placed", "paid", "sent"):
-            for order in ("order-1", "order-2"):
-                store.produce("orders", order, [Record(step.encode())])
+        place(store)
+        first, second = share(store)
+        print("shared:", first, "and", second, "entries, none twice")
+        print("handed back:", store.group("orders", "billing").status().ready)
 
-        billing = store.group("orders", "billing")
-        with billing.consumer("one") as one, billing.consumer("two") as two:
-            first, second = one.receive(3), two.receive(3)
-            print("shared:", len(first), "and", len(second), "entries, none twice")
-            for delivery in first:
-                one.ack(delivery)
-        print("handed back:", billing.status().ready)
-
-        by_order = store.group("orders", "shipping", mode="key_shared")
-        with by_order.consumer() as consumer:
-            while deliveries := consumer.receive(100):
-                for delivery in deliveries:
-                    if delivery.entry.segment == "order-1":
-                        print("in order:", delivery.entry.payload.decode())
-                    consumer.ack(delivery)
+        for step in ship(store, "order-1"):
+            print("in order:", step)
 
         audit = store.group("orders", "audit", mode="exclusive")
         leader, standby = audit.consumer("leader"), audit.consumer("standby")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,16 +16,6 @@ from streamkit.testing import Crash, Fault, ManualClock, given, happened
 from streamkit.testing.named_faults import NamedFaults
 
 ROOT = Path(__file__).parents[2]
-
-
-def example(name: str) -> Any:
-    spec = spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class Account(Aggregate):
@@ -160,36 +148,6 @@ def test_a_reaction_that_fails_fails_the_scenario(streamkit_store: Store) -> Non
     manager = ProcessManager("fails", accounts, {"paid in": fail}, max_deliveries=1)
     with pytest.raises(AssertionError, match="a reaction has failed"):
         given(manager).when("a", IN).then(accounts, "a", IN)
-
-
-# -- our own examples -----------------------------------------------------------------------------------------------
-
-
-def test_the_order_system_decides_and_sends_once(streamkit_store: Store) -> None:
-    shop = example("13_order_system")
-    tea = happened("line added", line=shop.Line("tea", 450))
-    given(shop.Order, tea).when(lambda order: order.pay(450)).then(happened("paid", cents=450)).then_state(paid=450)
-    given(shop.Order, tea).when(lambda order: order.pay(451)).then_raises(ValueError, "450 cents are due")
-    paid = happened("paid", cents=450)
-    given(shop.Order, tea, paid).when(lambda order: order.add(shop.Line("pot", 1))).then_raises(
-        ValueError, "being paid"
-    )
-    orders = Repository(streamkit_store, "orders", shop.Order)
-    shipments = Repository(streamkit_store, "shipments", shop.Shipment)
-    outcome = given(shop.shipping(orders, shipments)).before("42", tea).when("42", paid)
-    outcome.then(shipments, "today", happened("sent", order="42", items=1))
-
-
-def test_the_cart_is_saved_once_also_if_an_answer_is_lost(
-    streamkit_store: Store, streamkit_faults: NamedFaults
-) -> None:
-    carts = example("06_event_sourcing")
-    cart = carts.Cart()
-    streamkit_faults.next("lost_answer", "put", times=2)
-    carts.save(streamkit_store, "cart-7", cart, cart.add("tea"), {"type": "paid"})
-    loaded = carts.Cart.load(streamkit_store.consume_segment("carts", "cart-7"))
-    assert (loaded.items, loaded.paid, loaded.sequence) == ({"tea": 1}, True, 2)
-    assert streamkit_faults.happened
 
 
 # -- the page -------------------------------------------------------------------------------------------------------
