@@ -85,6 +85,7 @@ pytest_plugins = [
     "fix_azurite",
     "fix_browser",
     "fix_local",
+    "fix_pages",
     "fix_proxy",
     "fix_s3",
     "fix_serve",

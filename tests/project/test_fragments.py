@@ -2,97 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 import logging
-import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
+import sys
 from typing import Any
 
 import pytest
+from fix_pages import ROOT, STORE, Page, named_in, of
 
-import streamkit
 import streamkit.aio
-from streamkit import Record, Retention, Store
+from streamkit import Record, Retention
 from tests.project.test_pages import RUN
+from tests.spark import test_pages as spark_pages
 
-ROOT = Path(__file__).parent.parent.parent
-STORE = "7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55"
-COMPILED = {
-    "pipeline.md": "the services of Airflow and Dagster, and Spark; test_pipeline.py checks every argument of its jobs",
-    "spark-read.md": "a session of Spark; tests/spark runs the same calls",
-    "spark-streams.md": "a session of Spark; tests/spark runs the same calls",
-    "spark-typed.md": "a session of Spark; tests/spark runs the same calls",
-    "spark-write.md": "a session of Spark; tests/spark runs the same calls",
-    "spark.md": "a session of Spark; tests/spark runs the same calls",
-}
-"""Pages whose blocks are compiled only, with what they would need."""
 ELSEWHERE = {
     "README.md": "test_wheel.py, test_extras.py",
     "testing.md": "tests/testing/test_program_kit.py",
 }
 """Pages whose blocks another test runs."""
-
-
-class Page:
-    """A page of docs/, whose blocks share their names. Places outside of the test's folder are moved into it."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.folder = folder
-        self.names: dict[str, Any] = {"__name__": "page"}
-        text = (ROOT / "docs" / name).read_text()
-        self.blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        self.left = set(range(1, len(self.blocks) + 1))
-
-    @property
-    def url(self) -> str:
-        return f"file://{self.folder}/var/lib/app"
-
-    def store(self, id: str = STORE, *records: tuple[str, str, int]) -> Store:
-        """Open a store of the page's URL, and write so many entries into each (space, segment)."""
-        store = streamkit.connect(self.url).store(id)
-        for space, segment, count in records:
-            store.produce(space, segment, [Record(b"%d" % n) for n in range(1, count + 1)])
-        return store
-
-    def code(self, number: int) -> str:
-        self.left.discard(number)
-        code = self.blocks[number - 1].replace("s3://", f"file://{self.folder}/s3/")
-        return re.sub(r"(?<=[\"/])/(?=var/|tmp/)", f"{self.folder}/", code)
-
-    def run(self, number: int, **names: Any) -> dict[str, Any]:
-        """Run a block, and get all names that blocks have made so far."""
-        self.names |= names
-        exec(compile(self.code(number), f"block {number}", "exec"), self.names)
-        return self.names
-
-    async def await_(self, number: int, *, code: str | None = None, **names: Any) -> dict[str, Any]:
-        """Run a block of the body of a coroutine."""
-        self.names |= names
-        body = compile(code or self.code(number), f"block {number}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        running = eval(body, self.names)
-        assert inspect.iscoroutine(running), "the block awaits something"
-        await running
-        return self.names
-
-
-@pytest.fixture
-def page(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
-    """The page that the test names. Afterwards each of its blocks has run."""
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("STREAMKIT")]:
-        monkeypatch.delenv(name)
-    page = Page(request.param, tmp_path)
-    yield page
-    assert page.left == set(), "blocks that the test has not run"
-
-
-def of(name: str) -> pytest.MarkDecorator:
-    """Name the page of a test."""
-    return pytest.mark.parametrize("page", [name], indirect=True)
 
 
 @of("asyncio.md")
@@ -277,16 +205,11 @@ def test_serve(page: Page) -> None:
     assert "orders" in answer["body"]
 
 
-def test_every_block_runs_or_has_a_reason() -> None:
-    here = {
-        mark.args[1][0]
-        for value in globals().values()
-        for mark in getattr(value, "pytestmark", [])
-        if mark.args and mark.args[0] == "page"
-    }
+def test_every_block_of_the_pages_runs() -> None:
+    here = named_in(sys.modules[__name__]) | named_in(spark_pages)
     pages = {
         str(path.relative_to(ROOT / "docs" if path.parent != ROOT else ROOT))
         for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
         if re.search(r"^```python\n", path.read_text(), re.MULTILINE)
     }
-    assert sorted([*RUN, *here, *COMPILED, *ELSEWHERE]) == sorted(pages)
+    assert sorted([*RUN, *here, *ELSEWHERE]) == sorted(pages)
