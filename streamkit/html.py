@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from typing import Any
 
 import msgspec
@@ -25,6 +24,8 @@ def html_table(title: str, rows: Iterable[tuple[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
+    from html import escape  # with its table of entities; no process but a notebook's needs it
+
     if isinstance(value, bytes):
         try:
             value = value[: 4 * _LONGEST].decode()

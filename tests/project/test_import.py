@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 HEAVY = {
+    "html.entities",
     "asyncio",
     "concurrent.futures",
     "email",

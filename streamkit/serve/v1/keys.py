@@ -81,9 +81,7 @@ def _out(key: Key) -> KeyOut:
 
 async def list_keys(request: Request) -> Answer:
     """All keys, without their secrets."""
-    return json_answer(
-        KeysOut([_out(key) for key in _keys(request).read()]), headers=((b"cache-control", b"no-store"),)
-    )
+    return json_answer(KeysOut([_out(key) for key in _keys(request).read()]), headers=(_NO_STORE,))
 
 
 async def create_key(request: Request) -> Answer:
