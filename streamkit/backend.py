@@ -99,11 +99,15 @@ class Ambiguous(StreamkitError):
 
 
 class Value(NamedTuple):
+    """The value of a row."""
+
     data: bytes
     etag: Etag
 
 
 class Row(NamedTuple):
+    """A row: its key, its value and its etag."""
+
     key: bytes
     data: bytes
     etag: Etag

@@ -10,6 +10,8 @@ __all__ = ["SYSTEM_CLOCK", "Clock"]
 
 
 class Clock(Protocol):
+    """A source of time that a program or a test may inject. `ManualClock` is one for tests."""
+
     def now(self) -> int:
         """Wall time in milliseconds since the epoch, UTC."""
         ...
@@ -18,7 +20,9 @@ class Clock(Protocol):
         """Seconds that never go back."""
         ...
 
-    def sleep(self, seconds: float) -> None: ...
+    def sleep(self, seconds: float) -> None:
+        """Pause this thread for `seconds`."""
+        ...
 
     def wait(self, condition: threading.Condition, seconds: float) -> bool:
         """condition.wait(seconds), with this clock's seconds; the caller holds the condition."""

@@ -23,6 +23,8 @@ _DAY = 86_400.0
 
 
 class Finding(msgspec.Struct, frozen=True):
+    """An observation of the diagnosis, with its cause and its remedy."""
+
     subject: Literal["requests", "conflicts", "retries", "index", "cache", "clock", "groups", "damage"]
     text: str
     """The observation, its cause and the remedy."""
@@ -30,6 +32,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
+    """Result of `diagnose`: the findings, and the measurements that they come from."""
+
     findings: tuple[Finding, ...]
     probe: Probe
 

@@ -17,6 +17,7 @@ class Handle:
         self.closed = False
 
     def check_open(self) -> None:
+        """Raise StoreClosed if the handle or its store is closed."""
         if self.closed or self.shared.closed:
             raise StoreClosed(f"the store {self.shared.id} is closed; open it again with client.store(…)")
 

@@ -36,10 +36,12 @@ class TRX(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> UUID:
+        """The unique id of the transaction."""
         return UUID(bytes=self.raw_id)
 
     @property
     def node(self) -> UUID:
+        """The id of the client that wrote the transaction."""
         return UUID(bytes=self.raw_node)
 
     def __repr__(self) -> str:

@@ -82,6 +82,7 @@ class Mutex:
         return self._lock.acquire(timeout=timeout)
 
     def release(self) -> None:
+        """Release the lock after `acquire`."""
         self._lock.release()
 
 

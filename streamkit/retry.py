@@ -115,9 +115,11 @@ class RetryingBackend:
 
     @property
     def requests(self) -> Mapping[str, int]:
+        """The inner backend's counts, repeated requests included."""
         return self._inner.requests
 
     def service_time(self) -> ServiceTime | None:
+        """Return the service's clock: see `Backend.service_time`."""
         return self._inner.service_time()
 
     def _retry(self, call: Callable[[], _T]) -> _T:
@@ -163,9 +165,11 @@ class RetryingBackend:
                 self._wait(error, attempt, deadline)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        """Return values: see `Backend.get`. A throttled call is repeated in smaller parts."""
         return self._retry_in_parts(lambda part: self._inner.get(partition, part), keys)
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        """Return parts of values: see `Backend.read`. A throttled call is repeated in smaller parts."""
         return self._retry_in_parts(lambda part: self._inner.read(partition, part), ranges)
 
     def read_on(self, partition: bytes, ranges: Sequence[Range], first: int) -> list[bytes | None]:
@@ -176,6 +180,7 @@ class RetryingBackend:
         )
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        """Iterate over rows: see `Backend.scan`. A scan that fails continues after its last row."""
         deadline = self._clock.monotonic() + self._timeout
         attempt = count = 0
         while True:
@@ -196,9 +201,11 @@ class RetryingBackend:
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
+        """Set one row: see `Backend.put`. Conflict and Ambiguous are not retried."""
         return self._retry(lambda: self._inner.put(partition, key, value, expect, durable=durable))
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        """Remove rows: see `Backend.delete`."""
         self._retry(lambda: delete_rows(self._inner, partition, keys))
 
     def scrub(self, partition: bytes) -> str | None:
@@ -207,13 +214,17 @@ class RetryingBackend:
         return self._retry(lambda: inner.scrub(partition)) if isinstance(inner, Scrubs) else None
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
+        """Take a lease: see `Backend.acquire`. Not retried."""
         return self._inner.acquire(name, ttl)
 
     def renew(self, grant: Grant) -> Grant:
+        """Renew a lease: see `Backend.renew`. Not retried."""
         return self._inner.renew(grant)
 
     def release(self, grant: Grant) -> None:
+        """Release a lease: see `Backend.release`. Not retried."""
         self._inner.release(grant)
 
     def close(self) -> None:
+        """Close the inner backend."""
         self._inner.close()

@@ -61,6 +61,8 @@ class SpaceSettings(Shown, frozen=True):
 
 
 class Space:
+    """An open space: its partitions, and a committer for each. Shared by all threads of the process."""
+
     def __init__(self, partitions: list[Partition], node: bytes, most_bytes: int) -> None:
         self.name = partitions[0].space
         self.settings = partitions[0].settings
@@ -93,9 +95,11 @@ class Space:
         )
 
     def partition(self, segment: str) -> Partition:
+        """Return the segment's partition."""
         return self.partitions[partition_of(segment, len(self.partitions))]
 
     def committer(self, segment: str) -> Committer:
+        """Return the committer of the segment's partition."""
         return self.committers[partition_of(segment, len(self.partitions))]
 
     def partition_of(self, segments: Sequence[str]) -> Partition:

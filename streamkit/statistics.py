@@ -47,4 +47,5 @@ class Counters(Counter[str]):
     """Counts as they happen. Only for figures: concurrent increments may rarely lose one."""
 
     def snapshot(self, requests: Mapping[str, int]) -> Statistics:
+        """Return the counts so far, with the backend's `requests`."""
         return Statistics(MappingProxyType(dict(requests)), **self)

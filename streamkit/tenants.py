@@ -17,6 +17,8 @@ __all__ = ["Tenant", "TenantUsage", "Tenants"]
 
 
 class Tenant(msgspec.Struct, frozen=True):
+    """A tenant of the registry: its name, its store and its quota."""
+
     name: str
     store: UUID
     metadata: dict[str, str] = {}

@@ -47,6 +47,7 @@ class Draft:
         self.ended = False
 
     def add(self, segment: str, records: Iterable[Record], expected_sequence: int | None) -> None:
+        """Add records of one segment. SequenceMismatch if an expectation contradicts an earlier part."""
         self.check_open()
         records = with_causes(self.space, records)
         part = self._writer.part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
@@ -63,6 +64,7 @@ class Draft:
         self._parts.append(part)
 
     def check_open(self) -> None:
+        """Raise StoreClosed if the transaction has ended."""
         if self.ended:
             raise StoreClosed("the transaction has ended: begin another one")
 
@@ -82,12 +84,15 @@ class Draft:
         return self._writer.is_open(self.space)
 
     def committer(self) -> Committer:
+        """Return the committer of the segments' partition. CrossPartition if they are on several."""
         return self._writer.committer(self.space, self._parts)
 
     def request(self, make: Callable[[Sequence[Part], str | None, tuple[str, int] | None], R]) -> R:
+        """Return the parts as a request, made by `make`."""
         return make(self._parts, self._key, fence(self._lease))
 
     def committed(self, committer: Committer, request: Request) -> None:
+        """Take over the result of the committed request."""
         assert request.trx is not None
         self.trx = request.trx
         self.replayed = request.replayed

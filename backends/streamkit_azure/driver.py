@@ -38,16 +38,19 @@ class AzureDriver:
         return f"<AzureDriver {self._account.prefix} at {self._account.tables} {'closed' if self._closed else 'open'}>"
 
     def stores(self) -> Iterator[UUID]:
+        """Iterate over the stores that exist under the prefix: see `Driver.stores`."""
         from .catalog import stores
 
         return stores(self._clients(), self._account)
 
     def open(self, store: UUID) -> AzureBackend:
+        """Return the store's backend, without I/O. StoreClosed if the driver is closed."""
         from .store import AzureBackend
 
         return AzureBackend(self._service(), store, self._page)
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        """Remove the store with its archive: see `Driver.delete`."""
         from .catalog import delete
 
         delete(self._clients(store), self._account, store, keep)
@@ -57,6 +60,7 @@ class AzureDriver:
         return f"az://{self._account.container}/{ARCHIVE}", self._account.archive_options()
 
     def close(self) -> None:
+        """Close the connections. A second call does nothing."""
         self._closed = True
         for service in self._made.values():
             service.close()

@@ -79,15 +79,18 @@ class MemoryDriver:
         return f"<MemoryDriver memory://{self._name} {state}>"
 
     def stores(self) -> Iterator[UUID]:
+        """Iterate over the stores that exist in this process under the name."""
         self._request()
         with self._service.lock():
             return iter([store for store in self._service.stores if not self._service.is_deleted(store)])
 
     def open(self, store: UUID) -> MemoryBackend:
+        """Return the store's backend. StoreClosed if the driver is closed, or in a forked child."""
         self._check_open()
         return MemoryBackend(self._service, store, self._limits, self._clock, self._request)
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        """Remove the store with its archive and its leases: see `Driver.delete`."""
         self._request()
         with self._service.lock():
             rows = self._service.stores.pop(store, {})
@@ -106,6 +109,7 @@ class MemoryDriver:
         return Path(self._service.archive()).as_uri(), {}
 
     def close(self) -> None:
+        """Close the driver. The stores stay in memory for other drivers of this name."""
         self._closed = True
 
     def _check_open(self) -> None:

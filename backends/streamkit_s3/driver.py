@@ -41,6 +41,7 @@ class S3Driver:
         return f"<S3Driver s3://{self._connection.target.bucket}/{self._root}>"
 
     def stores(self) -> Iterator[UUID]:
+        """Iterate over the stores under the prefix: one request for each page of folders, and one for each store."""
         self._connection.check_open()
         return self._stores()
 
@@ -55,6 +56,7 @@ class S3Driver:
         return store, self._bucket.get(f"{self._path(store)}FORMAT") is not None
 
     def open(self, store: UUID) -> S3Backend:
+        """Return the store's backend, without I/O. StoreClosed if the driver is closed."""
         self._connection.check_open()
         return S3Backend(self._connection, store, self._path(store), self._page)
 
@@ -96,6 +98,7 @@ class S3Driver:
         self._bucket.put(f"{self._root}archive/{path}", data)
 
     def close(self) -> None:
+        """Close the connections. A second call does nothing."""
         self._connection.close()
 
     def _path(self, store: UUID) -> str:

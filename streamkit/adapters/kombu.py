@@ -182,6 +182,7 @@ class Channel(virtual.Channel):
         return self._consuming[name]
 
     def prepare_queue_arguments(self, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Return a queue's arguments under the names that RabbitMQ gives them, such as `x-expires`."""
         return dict(to_rabbitmq_queue_arguments(arguments, **options))
 
     def _new_queue(self, queue: str, arguments: dict[str, Any] | None = None, **options: Any) -> None:
@@ -418,6 +419,7 @@ class Transport(virtual.Transport):
     store: Store
 
     def establish_connection(self) -> Transport:
+        """Open the store of `transport_options`, else of `STREAMKIT_STORE`. OperationalError if that fails."""
         options = self.client.transport_options
         store = options.get("store") or os.environ.get("STREAMKIT_STORE")
         if not store:
@@ -445,6 +447,7 @@ class Transport(virtual.Transport):
         return self._client.store(self.store.id)
 
     def close_connection(self, connection: Any) -> None:
+        """Close the connection, and the store with it."""
         super().close_connection(connection)
         if self._client is not None:
             self._client.close()
@@ -465,6 +468,7 @@ class Transport(virtual.Transport):
         loop.call_repeatedly(min(self.polling_interval, 0.05), look)
 
     def driver_version(self) -> str:
+        """Return the version of the transport, as kombu reports it."""
         return "1"
 
 

@@ -8,6 +8,8 @@ __all__ = ["ArchiveReport", "CompactReport", "RestoreReport"]
 
 
 class ArchiveReport(Shown, frozen=True):
+    """Report of `store.archive`: the amounts that this call moved from the log to the table."""
+
     space: str
     transactions: int = 0
     """Moved into the table by this call."""
@@ -26,6 +28,8 @@ class ArchiveReport(Shown, frozen=True):
 
 
 class CompactReport(Shown, frozen=True):
+    """Report of `store.compact`: the number of files before and after."""
+
     space: str
     before: int = 0
     """Files in the table's newest version, before."""
@@ -35,6 +39,8 @@ class CompactReport(Shown, frozen=True):
 
 
 class RestoreReport(Shown, frozen=True):
+    """Report of a restore from the archive: the amounts that were copied back into the log."""
+
     space: str
     transactions: int = 0
     """Copied by this call."""

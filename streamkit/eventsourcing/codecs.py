@@ -22,11 +22,17 @@ T = TypeVar("T")
 class Codec(Protocol):
     """`convert` gives a value of `type` for what `decode` found in it."""
 
-    def encode(self, value: Any) -> bytes: ...
+    def encode(self, value: Any) -> bytes:
+        """Return the value as bytes."""
+        ...
 
-    def decode(self, data: bytes) -> Any: ...
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`. CorruptData if the bytes do not hold one."""
+        ...
 
-    def convert(self, value: Any, type: Any) -> Any: ...
+    def convert(self, value: Any, type: Any) -> Any:
+        """Return a decoded part, such as a dict, as a value of `type`."""
+        ...
 
 
 class _MsgspecCodec(Generic[T]):
@@ -37,6 +43,7 @@ class _MsgspecCodec(Generic[T]):
     _decoder: Any
 
     def encode(self, value: T) -> bytes:
+        """Return the value as bytes. Equal values give equal bytes. TypeError for a type that msgspec does not know."""
         return self._encoder.encode(self._sorted(value) if _has_set(value) else value)
 
     def _sorted(self, value: Any) -> Any:
@@ -97,6 +104,7 @@ class JsonCodec(_MsgspecCodec[T]):
         self._decoder = msgspec.json.Decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
+        """Return a decoded part as a value of `type`: text becomes a UUID, a date or bytes if `type` is one."""
         return msgspec.convert(value, type, builtin_types=(), str_keys=True)
 
 
@@ -109,6 +117,7 @@ class MsgpackCodec(_MsgspecCodec[T]):
         self._decoder = msgspec.msgpack.Decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
+        """Return a decoded part as a value of `type`."""
         return msgspec.convert(value, type, builtin_types=(bytes,))
 
 
@@ -125,6 +134,7 @@ class PydanticCodec(Generic[T]):
         self._error = pydantic.ValidationError
 
     def encode(self, value: T) -> bytes:
+        """Return the value as JSON."""
         data: bytes = self._adapter.dump_json(value)
         return data
 
@@ -137,4 +147,5 @@ class PydanticCodec(Generic[T]):
         return found
 
     def convert(self, value: Any, type: Any) -> Any:
+        """Return a decoded part as a value of `type`. pydantic.ValidationError if it is not one."""
         return self._make(type).validate_python(value)

@@ -44,18 +44,22 @@ class DomainEvent:
 
     @property
     def id(self) -> str:
+        """The id of the aggregate: its segment."""
         return self.entry.segment
 
     @property
     def version(self) -> int:
+        """The event's sequence: the aggregate's version after it."""
         return self.entry.sequence
 
     @property
     def timestamp(self) -> int:
+        """The time of the commit, in ms since the epoch, UTC."""
         return self.entry.timestamp
 
     @property
     def metadata(self) -> Mapping[str, str]:
+        """The record's metadata."""
         return self.entry.metadata
 
     def execute(
@@ -160,6 +164,7 @@ class ProcessManager:
 
     @property
     def store(self) -> Store:
+        """The store of the process manager."""
         return self.source.store
 
     @property

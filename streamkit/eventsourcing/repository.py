@@ -97,6 +97,7 @@ class Repository(Generic[A]):
 
     @property
     def store(self) -> Store:
+        """The store of the aggregates."""
         return self._store
 
     @property

@@ -8,6 +8,8 @@ __all__ = ["ExportReport", "ImportReport"]
 
 
 class ExportReport(Shown, frozen=True):
+    """Report of an export: the size of the file and its digest."""
+
     spaces: int
     entries: int
     """All entries of the file."""
@@ -19,6 +21,8 @@ class ExportReport(Shown, frozen=True):
 
 
 class ImportReport(Shown, frozen=True):
+    """Report of an import: the entries that were written, and those that were there already."""
+
     spaces: int
     entries: int
     """All entries of the file."""

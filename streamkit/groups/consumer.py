@@ -103,10 +103,12 @@ class Consumer:
 
     @property
     def group(self) -> Group:
+        """The group of the consumer."""
         return self._group
 
     @property
     def clock(self) -> Clock:
+        """The clock by which deadlines are kept."""
         return self._core.clock
 
     @property

@@ -236,6 +236,7 @@ class Group:
 
     @property
     def store(self) -> Store:
+        """The store of the group."""
         return self._store
 
     @property
@@ -251,6 +252,7 @@ class Group:
 
     @property
     def settings(self) -> GroupSettings:
+        """The settings of the group, as this process last read them."""
         return self._core.settings
 
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:

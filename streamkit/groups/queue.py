@@ -115,6 +115,7 @@ class Queue:
 
     @property
     def store(self) -> Store:
+        """The store of the queue."""
         return self._store
 
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:

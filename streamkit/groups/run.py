@@ -30,6 +30,8 @@ _SLICE = 0.5
 
 
 class RunReport(msgspec.Struct, frozen=True):
+    """Report of `group.run`: how its deliveries ended."""
+
     acked: int
     failed: int
     """Times that the handler raised."""
@@ -42,7 +44,9 @@ class RunReport(msgspec.Struct, frozen=True):
 class Stop(Protocol):
     """Tells that it is time to stop: a `threading.Event`, or the `Stop` of a view or route."""
 
-    def is_set(self) -> bool: ...
+    def is_set(self) -> bool:
+        """Return True if it is time to stop."""
+        ...
 
 
 class _Count:

@@ -16,6 +16,8 @@ MOST_LANES = 64
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
+    """The settings of a group or of a queue. Times are in seconds."""
+
     mode: Mode = "shared"
     segments: tuple[str, ...] | None = None
     ack_timeout: float = 30.0

@@ -37,6 +37,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
+    """The result of one settlement of `Group.settle`."""
+
     receipt: str
     lost: bool
     """Nothing was changed: the delivery was settled before, or its deadline passed and it went to another consumer."""

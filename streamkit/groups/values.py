@@ -71,6 +71,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def consumer(self) -> str:
+        """The name of the consumer that has the entry."""
         return consumer_of(self.session)
 
     @property
@@ -112,6 +113,8 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class ConsumerStatus(msgspec.Struct, frozen=True):
+    """A consumer, and the number of entries that are pending with it."""
+
     name: str
     pending: int
 
@@ -130,6 +133,8 @@ class GroupGap(Gap, frozen=True, gc=False):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
+    """A snapshot of a group. All counts are of entries."""
+
     lag: int
     """Entries that are not done: `unread + pending + ready + delayed`. It is 0 only if all entries are done, so an
     alarm on it also sees entries that are delivered again and again. Dead letters do not count."""

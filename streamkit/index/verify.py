@@ -52,12 +52,18 @@ LIST = "`streamkit repair` writes it again from its intact rows, and `streamkit 
 class Spaces(Protocol):
     """The spaces of a store."""
 
-    def space_names(self) -> list[str]: ...
+    def space_names(self) -> list[str]:
+        """Return the names of all spaces."""
+        ...
 
-    def unread(self, space: str) -> MakePartition: ...
+    def unread(self, space: str) -> MakePartition:
+        """Return a function that makes the unread partitions of a space."""
+        ...
 
 
 class VerifyReport(Shown, frozen=True):
+    """Report of `store.verify`: the findings, and the amounts that were checked."""
+
     findings: tuple[Finding, ...]
     transactions: int
     entries: int
@@ -65,6 +71,7 @@ class VerifyReport(Shown, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """True if nothing was found."""
         return not self.findings
 
 

@@ -44,6 +44,7 @@ class Rewritten(NamedTuple):
     unreached: tuple[str, ...] = ()
 
     def plus(self, other: Rewritten) -> Rewritten:
+        """Return the sum of two counts."""
         return Rewritten(
             self.records + other.records,
             self.packs + other.packs,

@@ -121,6 +121,7 @@ class Route:
 
     @property
     def store(self) -> Store:
+        """The store of the source, which also keeps the state of the route."""
         return self._store
 
     def _check_open(self) -> None:
@@ -481,6 +482,7 @@ class Route:
 
     @property
     def closed(self) -> bool:
+        """True after `close` or `delete`."""
         return self._closed
 
     def close(self) -> None:

@@ -41,10 +41,14 @@ class Runnable(Protocol):
 
     name: str
 
-    def run(self, stop: Any = None, *, seconds: float | None = None) -> None: ...
+    def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
+        """Run until `stop` is set, or for `seconds`."""
+        ...
 
 
 class PartStatus(msgspec.Struct, frozen=True):
+    """The state of one part of a program."""
+
     name: str
     state: str
     """ "running", "waiting" (another process has the lease), "failed" (it is tried again), or "stopped"."""
@@ -94,6 +98,7 @@ class Program:
 
     @property
     def parts(self) -> list[Runnable]:
+        """The parts, in the given order; those that are `led` come last."""
         return [part.runnable for part in self._parts]
 
     def run(self, *, seconds: float | None = None, signals: bool = False) -> None:

@@ -57,6 +57,7 @@ class Worker:
 
     @property
     def store(self) -> Store:
+        """The store of the group or queue."""
         return self._group.store
 
     @property

@@ -27,6 +27,8 @@ class LostEntries(Shown, frozen=True):
 
 
 class SalvageReport(Shown, frozen=True):
+    """Report of a salvage: the entries that were copied, and those that are lost."""
+
     space: str
     target: str
     """The new space."""

@@ -52,7 +52,10 @@ class Span(Protocol):
 
 
 class Hook(Protocol):
-    """What `streamkit.telemetry.install` takes. Its methods run inside of calls: they must be quick, and not raise."""
+    """A receiver of calls, for `streamkit.telemetry.install`.
+
+    Its methods run inside the calls: they must be quick, and must not raise.
+    """
 
     def begin(self, call: Call, *, links: Sequence[Mapping[str, str]] = (), started: int | None = None) -> Span:
         """Begin a span. `links`: metadata of the entries that it is about; `started`: nanoseconds since the epoch, if

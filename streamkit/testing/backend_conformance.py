@@ -42,6 +42,7 @@ class BackendConformance(Writing, Logs, Reading, Scanning, Racing, Leasing, Stor
     """Check to reason, for what the service under test (an emulator, say) is known not to keep."""
 
     def setup_method(self, method: object = None) -> None:
+        """Prepare the check, or skip it if `skip` names it."""
         reason = self.skip.get(getattr(method, "__name__", ""))
         if reason is not None:
             raise SkipTest(reason)

@@ -28,9 +28,11 @@ class ManualClock:
         return int(self._now * 1000)
 
     def monotonic(self) -> float:
+        """Return the seconds, like `time.monotonic`."""
         return self._now
 
     def sleep(self, seconds: float) -> None:
+        """Move the clock by `seconds`, and return at once. ValueError if `seconds` is negative."""
         if seconds < 0:
             raise ValueError(f"time does not go back: {seconds} seconds")
         with self._lock:

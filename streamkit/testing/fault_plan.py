@@ -151,6 +151,7 @@ class Plan:
 
     @classmethod
     def random(cls, seed: int, rate: float, menu: Iterable[Fault] = SURVIVABLE) -> Plan:
+        """Return a plan in which a share `rate` of the calls, 0 to 1, meets a fault of `menu`."""
         return cls((), seed, rate, tuple(menu))
 
     def dice(self, number: int, purpose: str) -> Random:

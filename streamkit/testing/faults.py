@@ -58,16 +58,20 @@ class FaultyBackend:
 
     @property
     def limits(self) -> Limits:
+        """The limits of the inner backend."""
         return self.inner.limits
 
     @property
     def requests(self) -> Mapping[str, int]:
+        """The inner backend's counts of requests."""
         return self.inner.requests
 
     def service_time(self) -> ServiceTime | None:
+        """Return the inner backend's `service_time`. No fault can happen to it."""
         return self.inner.service_time()
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
+        """Get values, as the plan allows: see `Backend.get`."""
         turn = self._begin("get", f"{partition!r} {[bytes(key) for key in keys]}")
         found = self.faults.perform(turn, lambda: self.inner.get(partition, keys))
         victim = self._victim(turn, [value.data if value else None for value in found])
@@ -77,6 +81,7 @@ class FaultyBackend:
         return found
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
+        """Read parts of values, as the plan allows: see `Backend.read`."""
         what = [f"{bytes(part.key)!r} {part.start}+{part.length}" for part in ranges]
         turn = self._begin("read", f"{partition!r} [{', '.join(what)}]")
         found = self.faults.perform(turn, lambda: self.inner.read(partition, ranges))
@@ -101,6 +106,7 @@ class FaultyBackend:
         return data[:at] + bytes([data[at] ^ 1 << turn.dice.randrange(8)]) + data[at + 1 :]
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
+        """Scan rows, as the plan allows: see `Backend.scan`."""
         bounds = f"{partition!r} {bytes(start)!r} to {bytes(end)!r}"
         more = (f" limit {limit}" if limit else "") + ("" if values else " keys only")
         turn = self._begin("scan", bounds + more)
@@ -128,6 +134,7 @@ class FaultyBackend:
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
+        """Put a row, as the plan allows: see `Backend.put`."""
         what = f"{partition!r} {bytes(key)!r}{_describe(expect)}" + ("" if durable else " not durable")
         turn = self._begin("put", what, (Fault.CONFLICT,) if expect is ANY else ())
         if turn.fault is Fault.CONFLICT:
@@ -136,6 +143,7 @@ class FaultyBackend:
         return self.faults.perform(turn, lambda: self.inner.put(partition, key, value, expect, durable=durable))
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        """Delete rows, as the plan allows: see `Backend.delete`."""
         keys = list(keys)
         partial = (Fault.PARTIAL, Fault.CRASH_PARTIAL)
         turn = self._begin("delete", f"{partition!r} {[bytes(key) for key in keys]}", partial if len(keys) < 2 else ())
@@ -152,6 +160,7 @@ class FaultyBackend:
         self.faults.perform(turn, lambda: self.inner.delete(partition, keys))
 
     def scrub(self, partition: bytes) -> str | None:
+        """Remove replaced values, as the plan allows: see `Scrubs.scrub`."""
         inner = self.inner
         if not isinstance(inner, Scrubs):
             return None
@@ -159,6 +168,7 @@ class FaultyBackend:
         return self.faults.perform(turn, lambda: inner.scrub(partition))
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
+        """Acquire a lease, as the plan allows: see `Backend.acquire`."""
         turn = self._begin("acquire", repr(name))
         if turn.fault is Fault.CONFLICT:
             self.faults.end(turn, "None", turn.fault)
@@ -166,10 +176,12 @@ class FaultyBackend:
         return self.faults.perform(turn, lambda: self.inner.acquire(name, ttl))
 
     def is_held(self, name: str) -> bool:
+        """Tell whether a lease is held, as the plan allows: see `ShowsLeases.is_held`."""
         turn = self._begin("is_held", repr(name))
         return self.faults.perform(turn, lambda: is_held(self.inner, name))
 
     def renew(self, grant: Grant) -> Grant:
+        """Renew a lease, as the plan allows: see `Backend.renew`."""
         turn = self._begin("renew", repr(grant.name))
         if turn.fault is Fault.CONFLICT:
             self.faults.end(turn, "LeaseLost", turn.fault)
@@ -177,6 +189,7 @@ class FaultyBackend:
         return self.faults.perform(turn, lambda: self.inner.renew(grant))
 
     def release(self, grant: Grant) -> None:
+        """Release a lease, as the plan allows: see `Backend.release`."""
         turn = self._begin("release", repr(grant.name))
         self.faults.perform(turn, lambda: self.inner.release(grant))
 
@@ -204,14 +217,17 @@ class FaultyDriver:
         return f"<FaultyDriver {self.inner!r} {self.faults!r}>"
 
     def stores(self) -> Iterator[UUID]:
+        """List stores, as the plan allows: see `Driver.stores`."""
         turn = self.faults.begin("stores", "")
         return self.faults.perform(turn, self.inner.stores)
 
     def open(self, store: UUID) -> FaultyBackend:
+        """Open a store: a FaultyBackend that shares the driver's plan."""
         self.faults.check()
         return FaultyBackend(self.inner.open(store), self.faults)
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
+        """Delete a store, as the plan allows: see `Driver.delete`."""
         turn = self.faults.begin("delete_store", "")
         self.faults.perform(turn, lambda: self.inner.delete(store, keep))
 

@@ -87,6 +87,7 @@ class Injector:
 
     @property
     def crashed(self) -> bool:
+        """True if the plan has stopped this process."""
         return self._crashed
 
     def release(self) -> tuple[Call, ...]:
@@ -94,6 +95,7 @@ class Injector:
         return self._land(None)
 
     def check(self) -> None:
+        """Raise Crash if the plan has stopped this process."""
         if self._crashed:
             raise Crash("this process has stopped")
 
@@ -106,6 +108,7 @@ class Injector:
         self._settle()
 
     def begin(self, kind: str, what: str, impossible: Sequence[Fault] = ()) -> Turn:
+        """Number a call, and return its turn with the fault that the plan chose for it. Crash after a crash."""
         self.check()
         with self._lock:
             number, nth = self._calls, self._counts[kind]
@@ -126,11 +129,13 @@ class Injector:
             self._trace[turn.slot] = self._trace[turn.slot]._replace(outcome=outcome, fault=fault)
 
     def crash(self, turn: Turn, effect: str = "nothing") -> Crash:
+        """End the turn with a crash: every later call raises Crash. Return the exception to raise."""
         self._crashed = True
         self.end(turn, f"Crash after {effect}", turn.fault)
         return Crash("this process has stopped")
 
     def ambiguous(self, turn: Turn, effect: str) -> Ambiguous:
+        """End the turn with a lost answer. Return the exception to raise."""
         self.end(turn, f"Ambiguous after {effect}", turn.fault)
         return Ambiguous("injected: the answer was lost")
 

@@ -15,12 +15,18 @@ __all__ = ["Checks", "Report", "Result", "run_checks"]
 class Checks(Protocol):
     """A class of checks, as pytest would collect it: methods `test_…`, whose docstring says what is broken."""
 
-    def setup_method(self, method: object = None) -> None: ...
+    def setup_method(self, method: object = None) -> None:
+        """Prepare the check `method`."""
+        ...
 
-    def teardown_method(self, method: object = None) -> None: ...
+    def teardown_method(self, method: object = None) -> None:
+        """Clean up after the check `method`."""
+        ...
 
     @classmethod
-    def checks(cls) -> Mapping[str, str]: ...
+    def checks(cls) -> Mapping[str, str]:
+        """Return the names of all checks; for each, the promise that is broken if it fails."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,14 +42,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
+    """Result of `run_conformance`: one `Result` for each check. `str(report)` lists them."""
+
     results: tuple[Result, ...]
 
     @property
     def ok(self) -> bool:
+        """True if no check failed."""
         return not self.failed
 
     @property
     def failed(self) -> dict[str, Result]:
+        """The results of the checks that failed, by name."""
         return {result.name: result for result in self.results if result.outcome == "failed"}
 
     def __str__(self) -> str:

@@ -49,6 +49,7 @@ class TypedDelivery(Generic[R]):
 
     @property
     def entry(self) -> Entry:
+        """The entry as it is stored."""
         return self.delivery.entry
 
     @property

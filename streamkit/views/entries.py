@@ -103,6 +103,7 @@ class EntryView(View):
         self._opened: Any = None
 
     def attach(self, view: Any) -> None:
+        """Take note of the open view. `store.view` calls it; ValueError if another view has this object."""
         opened = self._opened
         if opened is not None and not opened.closed and opened.path != view.path:
             raise ValueError(
@@ -113,6 +114,7 @@ class EntryView(View):
 
     @property
     def db(self) -> sqlite3.Connection:
+        """A read-only connection to the database. PermanentError before `store.view` has opened the view."""
         if self._opened is None:
             raise PermanentError(
                 f"this {type(self).__name__} belongs to no view yet: hand it to store.view(name, it, spaces=[…])"

@@ -121,10 +121,12 @@ class OpenView:
 
     @property
     def store(self) -> Store:
+        """The store that the view follows."""
         return self._store
 
     @property
     def closed(self) -> bool:
+        """True after `close`."""
         return self._closed
 
     def _forget(self) -> None:

@@ -50,6 +50,7 @@ class Query(EntryView):
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
 
     def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+        """Delete the entries of a gap."""
         self._erase(db, gap)
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:

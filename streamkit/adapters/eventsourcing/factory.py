@@ -50,10 +50,12 @@ class StreamkitFactory(
             raise OSError(str(error)) from error
 
     def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
+        """Return a recorder of aggregates. Another `purpose` than "events" has its own space, `<space>.<purpose>`."""
         space = self._space if purpose == "events" else f"{self._space}.{purpose}"
         return self.aggregate_recorder_class(self._store, space, self._id_type)
 
     def application_recorder(self) -> ApplicationRecorder:
+        """Return a recorder of an application. `APPLICATION_RECORDER_TOPIC` may name its class."""
         topic = self.env.get(self.APPLICATION_RECORDER_TOPIC)
         made = resolve_topic(topic) if topic else self.application_recorder_class
         return cast(ApplicationRecorder, made(self._store, self._space, self._id_type))
@@ -61,18 +63,22 @@ class StreamkitFactory(
     def tracking_recorder(
         self, tracking_recorder_class: type[StreamkitTrackingRecorder] | None = None
     ) -> StreamkitTrackingRecorder:
+        """Return a recorder of positions in upstream applications. `TRACKING_RECORDER_TOPIC` may name its class."""
         topic = self.env.get(self.TRACKING_RECORDER_TOPIC)
         made = tracking_recorder_class or (resolve_topic(topic) if topic else self.tracking_recorder_class)
         return cast(StreamkitTrackingRecorder, made(self._store, self._space, self._id_type))
 
     def process_recorder(self) -> ProcessRecorder:
+        """Return a recorder of a process application. `PROCESS_RECORDER_TOPIC` may name its class."""
         topic = self.env.get(self.PROCESS_RECORDER_TOPIC)
         made = resolve_topic(topic) if topic else self.process_recorder_class
         return cast(ProcessRecorder, made(self._store, self._space, self._id_type))
 
     def dcb_recorder(self) -> StreamkitDCBRecorder:
+        """Return a recorder of events with tags, for dynamic consistency boundaries."""
         return StreamkitDCBRecorder(self._store, self._space)
 
     def close(self) -> None:
+        """Close the store and its client."""
         self._store.close()
         self._client.close()

@@ -18,6 +18,7 @@ NAMES = ["leader", "leader2", "lead", "a/b", "a b", "é", "🎉", "%2F", "..", "
 
 class Leasing(Subject):
     def taken(self, name: str, ttl: float = LONG) -> Grant:
+        """Return a grant of a lease that must be free. Broken if it is refused."""
         grant = self.backend.acquire(name, ttl)
         hold(grant is not None, f"the lease {name!r}, which nobody holds, was not granted")
         assert grant is not None

@@ -23,6 +23,7 @@ class Racing(Subject):
         return [self.backend] * (THREADS // 2) + [self.stranger() for _ in range(THREADS // 2)]
 
     def race(self, expect: Expect) -> None:
+        """Let all threads put the same row, `rounds` times. Broken unless exactly one wins each time."""
         runners = self.runners()
         for turn in range(self.rounds):
             key = b"%06d" % turn

@@ -22,6 +22,7 @@ END = b"\xff"
 
 class Storing(Subject):
     def exists(self, store: UUID, driver: Driver | None = None) -> bool:
+        """Return True if the driver lists the store."""
         return store in set((driver or self.driver).stores())
 
     def patiently(self, call: Callable[[], object]) -> None:

@@ -28,11 +28,13 @@ def _short(thing: object) -> str:
 
 
 def hold(condition: object, message: str) -> None:
+    """Raise Broken with `message` unless the condition holds."""
     if not condition:
         raise Broken(message)
 
 
 def same(found: object, wanted: object, what: str) -> None:
+    """Raise Broken unless the two are equal."""
     if found != wanted:
         raise Broken(f"{what}: expected {_short(wanted)}, found {_short(found)}")
 
@@ -98,15 +100,18 @@ class Subject:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass by `clock`."""
         time.sleep(seconds)
 
     def setup_method(self, method: object = None) -> None:
+        """Choose a new store for the check. Nothing is opened yet."""
         self._drivers: list[Driver] = []
         self._backends: list[Backend] = []
         self._stores: set[UUID] = set()
         self.store = uuid4()
 
     def teardown_method(self, method: object = None) -> None:
+        """Close all backends and drivers, and delete the stores unless `keeps` is set."""
         for backend in self._backends:
             backend.close()
         for store in () if self.keeps else self._stores:
@@ -117,25 +122,31 @@ class Subject:
     # Made when first asked for, because pytest may run `setup_method` before the fixtures that `make_driver` needs.
     @cached_property
     def driver(self) -> Driver:
+        """The driver of the check, made by the first use."""
         return self.connect()
 
     @cached_property
     def backend(self) -> Backend:
+        """The backend of the check's store, opened by the first use."""
         return self.open()
 
     @property
     def limits(self) -> Limits:
+        """The limits of the backend."""
         return self.backend.limits
 
     def together(self, *jobs: Callable[[], T]) -> list[T]:
+        """Run all jobs at the same time, and return their results in order. Broken after `patience` seconds."""
         return together(*jobs, timeout=self.patience)
 
     def connect(self) -> Driver:
+        """Return a new driver. The check closes it at its end."""
         driver = self.make_driver()
         self._drivers.append(driver)
         return driver
 
     def open(self, store: UUID | None = None, driver: Driver | None = None) -> Backend:
+        """Open the store, or the check's own one. The check closes the backend and deletes the store at its end."""
         store = store or self.store
         self._stores.add(store)
         backend = (driver or self.driver).open(store)
@@ -166,13 +177,16 @@ class Subject:
         self.together(*[put] * min(8, len(rows) or 1))
 
     def keys(self, partition: bytes, start: bytes = b"", end: bytes = b"\xff" * 301) -> list[bytes]:
+        """Return the keys from `start` up to, but not including, `end`."""
         return [row.key for row in self.backend.scan(partition, start, end, values=False)]
 
     def content(self, partition: bytes, backend: Backend | None = None) -> dict[bytes, bytes]:
+        """Return all rows of the partition, by key."""
         rows = (backend or self.backend).scan(partition, b"", b"\xff" * 301)
         return {row.key: row.data for row in rows}
 
     def data(self, partition: bytes, key: bytes, backend: Backend | None = None) -> bytes | None:
+        """Return the value of one row, or None if there is no such row."""
         (value,) = (backend or self.backend).get(partition, [key])
         return None if value is None else value.data
 
