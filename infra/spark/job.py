@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-JOBS = ("archive", "compact", "lag", "restore", "rollup", "verify")
+JOBS = ("archive", "compact", "lag", "restore", "verify")
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from streamkit.spark import read_space, session, write_space
-from streamkit.spark.jobs.rollup import roll_up
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "spark"
 
 SOURCE, OUT, FRAMES = "events", "out", "frames"
 SQL = "SELECT segment, count(*) AS n, sum(length(payload)) AS size FROM entries GROUP BY segment"
@@ -68,6 +69,9 @@ def sink(spark: Any, ask: dict[str, Any]) -> Any:
 
 
 def rollup(spark: Any, ask: dict[str, Any]) -> Any:
+    sys.path.append(str(EXAMPLES))
+    from rollup import roll_up
+
     given = {"url": ask["url"], "store": ask["store"], "space": SOURCE}
     return roll_up(spark, given, SQL, ask["output"], batch_rows=1000).rows
 

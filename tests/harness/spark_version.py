@@ -19,6 +19,8 @@ import streamkit
 from streamkit import Record, Store
 from streamkit.spark import read_space, register, session, write_space
 
+sys.path.append(str(Path(__file__).parent.parent.parent / "examples" / "spark"))  # the rollup
+
 Row = tuple[str, int, bytes]
 _TRIES = 5
 
@@ -110,7 +112,8 @@ def main() -> None:
     def job(name: str, *arguments: str, store_too: bool = True) -> Callable[[], None]:
         def run() -> None:
             place = ["--store", str(store.id)] if store_too else []
-            same(import_module(f"streamkit.spark.jobs.{name}").job(["--url", url, *place, *arguments]), 0)
+            module = import_module(name if name == "rollup" else f"streamkit.spark.jobs.{name}")
+            same(module.job(["--url", url, *place, *arguments]), 0)
 
         return run
 

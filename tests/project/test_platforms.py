@@ -48,9 +48,13 @@ def databricks_jobs() -> Iterator[list[str]]:
     for job in bundle["resources"]["jobs"].values():
         for task in job["tasks"]:
             work = task["spark_python_task"]
-            assert (INFRA / "databricks" / work["python_file"]).resolve() == INFRA / "spark" / "job.py"
+            file = (INFRA / "databricks" / work["python_file"]).resolve()
+            assert file in (INFRA / "spark" / "job.py", INFRA.parent / "examples" / "spark" / "rollup.py")
             assert task["job_cluster_key"] in [cluster["job_cluster_key"] for cluster in job["job_clusters"]]
-            yield [re.sub(r"\$\{var\.(\w+)\}", lambda found: values[found[1]], word) for word in work["parameters"]]
+            name = ["rollup"] if file.stem == "rollup" else []
+            yield name + [
+                re.sub(r"\$\{var\.(\w+)\}", lambda found: values[found[1]], word) for word in work["parameters"]
+            ]
 
 
 def synapse_jobs() -> Iterator[list[str]]:
@@ -81,7 +85,7 @@ def test_a_job_takes_the_arguments_that_it_is_given(given: list[str], monkeypatc
         raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
-    job = import_module(f"streamkit.spark.jobs.{given[0]}").job
+    job = import_module(given[0] if given[0] == "rollup" else f"streamkit.spark.jobs.{given[0]}").job
     with pytest.raises(Parsed):
         job(given[1:])
 
@@ -128,6 +132,6 @@ def test_the_databricks_bundle_names_no_file_outside_its_sync_root() -> None:
     root = Path(os.path.commonpath([folder, *synchronized]))
     assert root.is_relative_to(INFRA.parent)
     files = {(folder / path).resolve() for path in bundle_files(bundle)}
-    assert {path.name for path in files} == {"job.py", "streamkit_store-*.whl"}
+    assert {path.name for path in files} == {"job.py", "rollup.py", "streamkit_store-*.whl"}
     assert [path for path in files if not path.is_relative_to(root)] == []
     assert [path for path in files if not any(path.is_relative_to(there) for there in synchronized)] == []

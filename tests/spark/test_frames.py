@@ -103,9 +103,8 @@ def test_registering_changes_no_setting_of_the_session(spark: Any) -> None:
 
 
 def test_a_rollup_that_looks_twice_at_the_entries_counts_all(spark: Any, tmp_path: Path) -> None:
+    import rollup
     from deltalake import DeltaTable
-
-    from streamkit.spark.jobs import rollup
 
     root, output = (tmp_path / "stores").as_uri(), str(tmp_path / "rollup")
     with streamkit.connect(root) as client:

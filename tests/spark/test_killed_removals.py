@@ -31,9 +31,9 @@ import duckdb
 import polars
 from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from rollup import roll_up
 
 from streamkit.spark import read_space
-from streamkit.spark.jobs.rollup import roll_up
 from streamkit.spark.options import parse
 from streamkit.spark.source import StreamkitSource
 from streamkit.spark.stream import StreamReader

@@ -23,7 +23,9 @@ from streamkit import Record, Store
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
-from streamkit.spark.jobs import archive, compact, restore, rollup, verify
+import rollup
+
+from streamkit.spark.jobs import archive, compact, restore, verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -47,7 +49,8 @@ class World:
             fill(self.store, 60, space=space)
 
     def job(self, name: str, *more: str) -> list[str]:
-        return ["-m", f"streamkit.spark.jobs.{name}", *self.arguments(*more)]
+        program = [str(rollup.__file__)] if name == "rollup" else ["-m", f"streamkit.spark.jobs.{name}"]
+        return [*program, *self.arguments(*more)]
 
     def arguments(self, *more: str) -> list[str]:
         return ["--url", self.url, "--store", str(self.store.id), *more]

@@ -27,10 +27,10 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from rollup import roll_up
 
 from streamkit.errors import CorruptData, StoreClosed
 from streamkit.spark import read_space, rows
-from streamkit.spark.jobs.rollup import roll_up
 from streamkit.spark.options import Options, parse
 from streamkit.spark.plan import spans
 from streamkit.spark.source import StreamkitSource

@@ -22,10 +22,10 @@ pytest.importorskip("deltalake")
 
 import deltalake
 import deltalake.exceptions
+import rollup
+from rollup import Layout, Output
 
 from streamkit.errors import EntriesRemoved, PermanentError, Unavailable
-from streamkit.spark.jobs import rollup
-from streamkit.spark.output import Layout, Output
 
 pytestmark = pytest.mark.spark
 

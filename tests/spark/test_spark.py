@@ -308,9 +308,10 @@ def test_a_batch_that_spark_repeats_is_written_once(spark: Any, url: str, tmp_pa
 def test_the_jobs_do_their_work_and_can_be_run_again(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import rollup
     from deltalake import DeltaTable
 
-    from streamkit.spark.jobs import archive, compact, restore, rollup, verify
+    from streamkit.spark.jobs import archive, compact, restore, verify
 
     root, output = (tmp_path / "stores").as_uri(), str(tmp_path / "rollup")
     with streamkit.connect(root) as client:
@@ -377,9 +378,8 @@ def test_verify_finds_what_is_missing(spark: Any, tmp_path: Path) -> None:
 
 
 def test_of_two_rollups_at_once_one_counts(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rollup
     from deltalake import DeltaTable
-
-    from streamkit.spark.jobs import rollup
 
     root, output = tmp_path.as_uri(), str(tmp_path / "rollup")
     with streamkit.connect(root) as client:
@@ -412,7 +412,7 @@ def test_a_job_refuses_in_one_line(name: str, both: Store, url: str, capsys: pyt
 
     from streamkit.spark.jobs.command import main
 
-    job = import_module(f"streamkit.spark.jobs.{name}").job
+    job = import_module(name if name == "rollup" else f"streamkit.spark.jobs.{name}").job
     more = {"rollup": ["--sql", "SELECT 1", "--output", "x"], "restore": ["--into", str(uuid4())]}.get(name, [])
     for given, says in (
         (["--store", str(nobody := uuid4())], f"the store {nobody} does not exist"),

@@ -85,9 +85,10 @@ def test_a_frame_is_written_once_and_in_order(spark: Any, root: str) -> None:
 
 
 def test_the_jobs_do_their_work_and_can_be_run_again(spark: Any, root: str, tmp_path: Path) -> None:
+    import rollup
     from deltalake import DeltaTable
 
-    from streamkit.spark.jobs import archive, compact, restore, rollup, verify
+    from streamkit.spark.jobs import archive, compact, restore, verify
 
     into, output = uuid4(), str(tmp_path / "rollup")
     with streamkit.connect(root) as client:
