@@ -67,7 +67,7 @@ def view(
         _by_program(action, name, sql, app, json)
         return
     with open_store(url, store, archive) as opened:
-        found = [one for one in find_views(opened, name) if one.path]
+        found = list(find_views(opened, name, local=True))
         if not found:
             raise typer.BadParameter(f"there is no database of a view {name!r} here", param_hint="NAME")
         if action == "show":

@@ -70,7 +70,7 @@ def write_parquet(lines: Path, target: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = _schema()
-    part = target.with_name(target.name + ".rows.part")
+    part = lines.with_suffix(".rows.part")
     with (
         lines.open("rb") as file,
         pq.ParquetWriter(part, schema, compression="zstd", write_page_checksum=True) as writer,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from ..backend import ABSENT, NEXT, Backend
 from ..errors import CorruptData, PermanentError, SpaceExists, Unavailable, UnsupportedVersion
@@ -22,7 +23,7 @@ from ..log.keys import CATALOG, HEAD, partition_key, space_key, transaction_key,
 from ..log.partition import Partition
 from ..log.rows import Head, Settings, decode_row, encode_row
 from ..names import check_name
-from ..retry import delete_rows, put_settled
+from ..retry import attempts, delete_rows, put_settled
 from ..space import MOST_PARTITIONS, new_incarnation
 from ..store import inner
 from . import lines as kinds
@@ -43,11 +44,16 @@ _TOGETHER = 1000
 _INSIDE = tuple(b'{"type":"%b"' % kind for kind in (b"entry", b"gap", b"key", b"partition"))
 
 
-class _Marker(msgspec.Struct, frozen=True):
-    """The import of a space that was begun."""
+class _Marker(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The import of a space that was begun.
+
+    It is changed by compare-and-set before the head is given to the space, and before the rows are removed. So of two
+    processes one does its work, and the other stops.
+    """
 
     sha256: str
     incarnation: str
+    state: Literal["", "publishing", "abandoned"] = ""
 
 
 def import_store(
@@ -179,7 +185,7 @@ class _Importer:
         head, marker = self._backend.get(key, [bytes(HEAD), _MARKER])
         if marker is not None:
             begun = _decode_marker(name, marker.data)
-            if begun.sha256 == self._sha256:
+            if begun.sha256 == self._sha256 and begun.state != "abandoned":
                 return
             if not restart:
                 raise PermanentError(
@@ -274,7 +280,10 @@ class _Importer:
             data = msgspec.json.encode(_Marker(self._sha256, incarnation))
             self._put(key, _MARKER, data)
         else:
-            incarnation = _decode_marker(name, row.data).incarnation
+            begun = _decode_marker(name, row.data)
+            if begun.state == "abandoned":
+                raise _removed(name)
+            incarnation = begun.incarnation
         if incarnation != line.incarnation:
             self._renewed.append(name)
         self._settings = _settings(line, incarnation)
@@ -344,8 +353,8 @@ class _Importer:
         key = bytes(partition_key(name, 0))
         head, hidden = self._backend.get(key, [bytes(HEAD), HIDDEN_HEAD])
         if head is None:
-            if hidden is None:
-                raise Unavailable(f"another process has removed the import of space {name!r}; import again")
+            if hidden is None or not self._set_state("publishing"):
+                raise _removed(name)
             self._remove_probes(decode_row(Head, HEAD, hidden.data).settings)
             self._put(key, bytes(HEAD), hidden.data)
             head = hidden
@@ -370,16 +379,31 @@ class _Importer:
             return True
         name = self._name
         key, catalog = bytes(partition_key(name, 0)), bytes(space_key(name))
-        if self._backend.get(key, [_MARKER])[0] is not None:
-            # Another process that is about to complete the import does not find the hidden head, and stops.
-            delete_rows(self._backend, key, [HIDDEN_HEAD])
         head = self._backend.get(key, [bytes(HEAD)])[0]
         if head is not None or self._backend.get(bytes(CATALOG), [catalog])[0] is not None:
+            return False
+        if not self._set_state("abandoned"):
             return False
         self._remove(name)
         return True
 
+    def _set_state(self, state: Literal["publishing", "abandoned"]) -> bool:
+        """Set the state of the import. False if it has the other state, or is gone."""
+        key = bytes(partition_key(self._name, 0))
+        for _ in attempts(self._open.clock):
+            row = self._backend.get(key, [_MARKER])[0]
+            if row is None:
+                return False
+            begun = _decode_marker(self._name, row.data)
+            if begun.state:
+                return begun.state == state
+            data = msgspec.json.encode(replace(begun, state=state))
+            if put_settled(self._backend, self._open.clock, key, _MARKER, data, row.etag, "import again") is not None:
+                return True
+        raise Unavailable(f"other processes change the import of space {self._name!r}; import again")
+
     def _remove(self, name: str) -> None:
+        """Remove the rows of an import. The head of a space that a writer creates at the same time stays."""
         key = bytes(partition_key(name, 0))
         row = self._backend.get(key, [_MARKER])[0]
         # The marker goes last: it tells that the rest is of an import.
@@ -389,12 +413,16 @@ class _Importer:
             rows = [row.key for row in self._backend.scan(partition, b"\x00", b"\xff" * 300, values=False)]
             if not rows and number:
                 break
-            keys = [key for key in rows if key != _MARKER]
+            keys = [key for key in rows if key not in (_MARKER, bytes(HEAD))]
             for at in range(0, len(keys), _TOGETHER):
                 delete_rows(self._backend, partition, keys[at : at + _TOGETHER])
             number += 1
         if row is not None:
             delete_rows(self._backend, key, [_MARKER])
+
+
+def _removed(space: str) -> Unavailable:
+    return Unavailable(f"another process has removed the import of space {space!r}; import again")
 
 
 def _edited(number: int) -> CorruptData:

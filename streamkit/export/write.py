@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,6 +20,11 @@ from .lines import Checkpoint, Digest, End, EntryLine, Export, Line, Space, deco
 from .parquet import check_parquet, write_parquet
 from .partition_lines import PartitionLines, Reached, partition_line
 from .report import ExportReport
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -44,7 +50,8 @@ def export_store(
     transactions up to this time, in ms since the epoch. Writers may go on; each space is exported as of its beginning.
     The file is `path` with `.part` until it is whole; the same call goes on from it if the first one was stopped.
     `progress(entries)` is called now and then. FileExistsError if `path` exists. PermanentError for a space that does
-    not exist, or if entries that a stopped export has written were removed since.
+    not exist, if entries that a stopped export has written were removed since, or while another process exports to
+    `path`.
     """
     if isinstance(spaces, str):
         raise TypeError("spaces are several names, not a str: pass [name]")
@@ -52,23 +59,43 @@ def export_store(
         raise ValueError(f"until is a time in ms since the epoch, not {until!r}")
     names = list(store.get_spaces()) if spaces is None else [check_name(space, "space") for space in spaces]
     target = Path(path)
-    if target.exists():
-        raise FileExistsError(f"{target} exists: remove it, or choose another name")
+    _check_absent(target)
     as_parquet = target.suffix == ".parquet"
     if as_parquet:
         check_parquet()
     part = target.with_name(target.name + (".part" if until is None else f".{until}.part"))
     writer = _Writer(store, list(dict.fromkeys(names)), until, progress)
-    with part.open("r+b" if part.exists() else "w+b") as file:
+    with _locked(part, target) as file:
         resumed = writer.run(file)
         file.flush()
         os.fsync(file.fileno())
-    if as_parquet:
-        write_parquet(part, target)
-        part.unlink()
-    else:
-        part.replace(target)
+        _check_absent(target)  # an export with another `until` may have been faster
+        if as_parquet:
+            write_parquet(part, target)
+            part.unlink()
+        else:
+            part.replace(target)
     return ExportReport(len(writer.names), writer.digest.entries, resumed, target.stat().st_size, writer.sha256)
+
+
+@contextmanager
+def _locked(part: Path, target: Path) -> Iterator[BinaryIO]:
+    """The unfinished file, locked while it is open: a process that ends, however it ends, leaves it to the next one."""
+    with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last owner of the lock may have given the file its name, or removed it.
+            if not os.path.samestat(os.fstat(file.fileno()), part.stat()):
+                raise FileNotFoundError(part)
+        except (BlockingIOError, FileNotFoundError) as error:
+            raise PermanentError(f"another export writes {target}: wait for its end, or choose another name") from error
+        yield file
+
+
+def _check_absent(target: Path) -> None:
+    if target.exists():
+        raise FileExistsError(f"{target} exists: remove it, or choose another name")
 
 
 class _Writer:

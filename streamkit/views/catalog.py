@@ -35,9 +35,13 @@ class LocalView(msgspec.Struct, frozen=True):
     published: int
 
 
-def find_views(store: Store, name: str | None = None) -> Iterator[LocalView]:
-    """Those in the store's place for views, by name; with a `name`, which may be a path, that one alone."""
-    published = published_views(store)
+def find_views(store: Store, name: str | None = None, *, local: bool = False) -> Iterator[LocalView]:
+    """Those in the store's place for views, by name; with a `name`, which may be a path, that one alone.
+
+    `local`: only those with a database on this machine. Their published databases are not counted, which would be a
+    request to the storage.
+    """
+    published = {} if local else published_views(store)
     found: dict[str, str] = {}
     if name is not None and (os.sep in name or os.path.exists(name)):
         found[name] = name

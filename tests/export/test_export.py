@@ -214,6 +214,27 @@ def test_an_export_does_not_go_on_after_a_removal(tmp_path: Path, monkeypatch: p
         export_store(store, tmp_path / "one", spaces=["plain"])
 
 
+@pytest.mark.parametrize("name", ["one", "one.parquet"])
+def test_two_exports_to_one_path_do_not_share_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(lines, "CHECKPOINT_LINES", 25)
+    store, target = new_store(), tmp_path / name
+    fill(store)
+    refused = []
+
+    def beside(entries: int) -> None:
+        with pytest.raises(PermanentError, match="another export writes"):
+            export_store(store, target)
+        refused.append(entries)
+
+    report = export_store(store, target, progress=beside)
+    assert refused
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    other = new_store()
+    assert import_store(other, target).entries == report.entries
+
+
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_ANSWER])
 @pytest.mark.parametrize("remote", [False, True])
 def test_an_import_that_is_stopped_anywhere_shows_nothing_and_is_completed_by_the_same_call(
@@ -489,6 +510,51 @@ def test_a_file_that_changes_after_its_check_is_not_imported(
     (tmp_path / "one").write_bytes(whole)
     import_store(other, tmp_path / "one")
     assert [entry.payload for entry in other.consume_space("s")] == [b"abc", b"def"]
+
+
+@pytest.mark.parametrize("first", ["removal", "completion"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_import_that_removes_its_space_and_one_that_completes_it_exclude_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool, first: str
+) -> None:
+    """The one that fails has looked, and has not removed anything yet."""
+    source = new_store()
+    source.produce("s", "a", [Record(b"abc")])
+    export_store(source, tmp_path / "one")
+    url, id = f"memory://{uuid4().hex}" + ("?remote=1" if remote else ""), uuid4()
+    set_state = target._Importer._set_state
+    outcomes: list[str] = []
+
+    def complete() -> None:
+        try:
+            outcomes.append(str(import_store(open_store(url, id), tmp_path / "one").entries))
+        except PermanentError as error:
+            outcomes.append(str(error))
+
+    def published(self: target._Importer) -> None:
+        raise CorruptData("the file is damaged")
+
+    def state(self: target._Importer, state: str) -> bool:
+        monkeypatch.undo()
+        if first == "completion":
+            complete()
+        done = set_state(self, state)
+        if first == "removal":
+            complete()
+        return done
+
+    monkeypatch.setattr(target._Importer, "_publish", published)
+    monkeypatch.setattr(target._Importer, "_set_state", state)
+    with pytest.raises(Unavailable if first == "completion" else CorruptData):
+        import_store(open_store(url, id), tmp_path / "one")
+    other = open_store(url, id)
+    if first == "completion":
+        assert outcomes == ["1"]
+    else:
+        assert "begun and not completed" in outcomes[0]
+        import_store(other, tmp_path / "one")
+    assert [entry.payload for entry in other.consume_space("s")] == [b"abc"]
+    assert other.verify().ok
 
 
 @pytest.mark.parametrize("remote", [False, True])

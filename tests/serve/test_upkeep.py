@@ -124,6 +124,15 @@ def test_a_view_is_listed_and_asked_in_sql(viewed: Served) -> None:
     assert viewed.ask("POST", "views/nothing/query", {"sql": "select 1"}).status == 404
 
 
+def test_a_query_does_not_list_the_published_views(viewed: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings = []
+    monkeypatch.setattr("streamkit.views.catalog.published_views", lambda store: listings.append(store) or {})
+    assert ask(viewed, "select 1").status == 200
+    assert listings == []
+    assert viewed.ask("GET", "views").status == 200
+    assert len(listings) == 1
+
+
 @pytest.mark.parametrize(
     "sql",
     [

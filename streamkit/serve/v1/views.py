@@ -81,13 +81,14 @@ def find_view(request: Request, store: Store, *, here: bool = False) -> LocalVie
     """The view that the path names. A Problem if there is none, if the key is for other spaces, and, with `here`, if it
     has no database on this machine."""
     name = request.name(1)
-    for view in find_views(store):
-        if view.name == name:
-            if not _may(request, view):
-                raise Problem("forbidden", "the key is for other spaces")
-            if here and not view.path:
-                raise Problem("not-found", f"the view {name!r} is published, and has no database on this machine")
-            return view
+    for local in (True, False) if here else (False,):
+        for view in find_views(store, local=local):
+            if view.name == name:
+                if not _may(request, view):
+                    raise Problem("forbidden", "the key is for other spaces")
+                if here and not view.path:
+                    raise Problem("not-found", f"the view {name!r} is published, and has no database on this machine")
+                return view
     raise Problem("not-found", f"there is no view {name!r} here; a program builds it with store.view(…)")
 
 
