@@ -39,7 +39,7 @@ def run(bench: Bench) -> Iterator[Result]:
                 "bare Python": lambda: _run(times, "pass", environment),
             },
         )
-    for work, limit in (("import streamkit", 60), ("open a store and peek", 100)):
+    for work, limit in (("import streamkit", 45), ("open a store and peek", 100)):
         figures = {name: rounds[name] for name in (work, "bare Python")}
         setting = f"fresh process, files in the page cache; each figure the best of {times} runs"
         yield Result(work, "ms", setting, figures, [at_most(limit, above="bare Python")])

@@ -1,8 +1,8 @@
 """streamkit: an event-stream store without servers. `connect` is where to begin."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .client import Client, connect
 from .errors import (
     AccessDenied,
     CorruptData,
@@ -33,16 +33,17 @@ from .errors import (
     UnsupportedVersion,
 )
 from .gaps import Gap
-from .leases import Lease, LeaseGrant
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
 from .retention import Retention
-from .space import SpaceSettings
 from .statistics import Statistics
-from .store import Store
-from .transaction import Transaction
 
 if TYPE_CHECKING:
+    from .client import Client, connect
+    from .leases import Lease, LeaseGrant
+    from .space import SpaceSettings
+    from .store import Store
+    from .transaction import Transaction
     from .views.view import View
 
 __version__ = "0.1.0"
@@ -96,10 +97,26 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "Client": "client",
+    "Lease": "leases",
+    "LeaseGrant": "leases",
+    "SpaceSettings": "space",
+    "Store": "store",
+    "Transaction": "transaction",
+    "View": "views.view",
+    "connect": "client",
+}
+"""The names that stand on the engine, and their modules. A program that only makes records never loads the engine."""
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use."""
-    if name == "View":
-        from .views.view import View
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    return found
 
-        return View
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import NamedTuple
+
+import msgspec
 
 from .errors import MissingDependency
 from .url import shown_scheme
@@ -20,7 +21,7 @@ _MODULES = {
 _FORMS = "file:///path, s3://bucket/prefix, az://container/path, azure://account/container/path"
 
 
-class ArchivePlace(NamedTuple):
+class ArchivePlace(msgspec.Struct, frozen=True):
     """A directory for archives, as delta-rs names it, and delta-rs storage options."""
 
     root: str

@@ -9,7 +9,6 @@ segment name, so it tells nothing of an entry that is erased.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -54,9 +53,11 @@ def caused(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     It takes a delivery, typed or not, a DomainEvent or an entry; it may be an async function.
     """
+    from inspect import iscoroutinefunction
+
     if not callable(handler):
         raise TypeError(f"a handler is a function, not {type(handler).__name__}")
-    if inspect.iscoroutinefunction(handler):
+    if iscoroutinefunction(handler):
 
         @wraps(handler)
         async def call_async(given: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -190,15 +189,19 @@ UNREADABLE = (CorruptData, UnsupportedVersion)
 
 def repair_for(space: str) -> str:
     """The next step for a space with a damaged index."""
-    name = "" if space < " " else f" {shlex.quote(space)}"
+    from shlex import quote
+
+    name = "" if space < " " else f" {quote(space)}"
     return f"`streamkit repair{name}` builds the index again if the log is intact"
 
 
 def remedy_for(space: str) -> str:
     """The next step for a space with a damaged log. Internal spaces cannot be salvaged."""
+    from shlex import quote
+
     if space < " ":
         return "restore the store from a backup"
     return (
-        f"`streamkit salvage {shlex.quote(space)} NEW` copies all but the lost transactions to a new space; or restore "
+        f"`streamkit salvage {quote(space)} NEW` copies all but the lost transactions to a new space; or restore "
         "the space from a backup"
     )

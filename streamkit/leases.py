@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import random
 import threading
@@ -40,11 +39,15 @@ class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> str:
         """The grant as text of letters, digits, `-` and `_`."""
+        import base64
+
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=").decode()
 
     @classmethod
     def decode(cls, text: str) -> LeaseGrant:
         """Decode a text of `encode`. ValueError for any other text."""
+        import base64
+
         if not isinstance(text, str):
             raise TypeError(f"the text of a grant is str, not {type(text).__name__}")
         try:

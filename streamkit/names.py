@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import lru_cache
 
+from .digest import blake2b
 from .errors import InvalidName
 
 __all__ = ["InternalName", "check_name", "internal_name", "partition_of"]
@@ -32,7 +32,7 @@ def internal_name(kind: str, *parts: str) -> InternalName:
     """
     name = "\x01" + "\x1f".join((kind, *(part.replace("\x1f", "\x1f\x1e") for part in parts)))
     if len(name.encode()) > _LIMIT:
-        digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST).hexdigest()
+        digest = blake2b(name.encode(), digest_size=_DIGEST).hexdigest()
         name = f"\x01{kind}\x1f\x1d{digest}"
     return InternalName(name)
 
@@ -87,4 +87,4 @@ def _hash(segment: str) -> int:
         end = segment.find("}", start + 1)
         if end > start + 1:
             segment = segment[start + 1 : end]
-    return int.from_bytes(hashlib.blake2b(segment.encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(blake2b(segment.encode(), digest_size=8).digest(), "big")

@@ -15,7 +15,6 @@ from .errors import CorruptData, PermanentError, StoreClosed, StreamkitError, Tr
 from .index.block_cache import BlockCache
 from .index.runs import Runs
 from .log.context import Context
-from .log.ended import end_log
 from .log.index_reader import Index
 from .log.keys import CATALOG, SPACES, segment_name, space_key
 from .log.manifest import Manifest
@@ -234,6 +233,8 @@ class OpenStore:
 
         Returns nothing if the backend itself refuses stale writers. A log that cannot be read is not ended.
         """
+        from .log.ended import end_log
+
         ends: list[tuple[bytes, bytes]] = []
         if not self.backend.limits.remote:
             return ends

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,13 +30,15 @@ class Reader:
 
     def segments(self, space: str, prefix: str = "", after: str | None = None) -> Iterator[str]:
         """Their names, in code-point order: those that begin with `prefix`, after the name `after`."""
+        from heapq import merge
+
         known = self._handle.space(space)
         if known is None:
             return
         for partition in known.partitions:
             partition.refresh()
         first = max(prefix, after or "")
-        for name in heapq.merge(*[segments_of(partition, first) for partition in known.partitions]):
+        for name in merge(*[segments_of(partition, first) for partition in known.partitions]):
             if after is not None and name <= after:
                 continue
             if not name.startswith(prefix):

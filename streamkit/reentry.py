@@ -5,10 +5,10 @@ Such a call cannot wait for its thread, which goes on only when the call has end
 
 from __future__ import annotations
 
-import inspect
+import sys
 import threading
 from contextlib import AbstractContextManager
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 
 __all__ = ["Busy", "Mutex", "Reentered", "inside_backend", "mark_backend", "refused"]
 
@@ -46,7 +46,7 @@ def inside_backend() -> bool:
 
     That backend may hold locks, which other threads wait for.
     """
-    frame = inspect.currentframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code in _marked:
             return True

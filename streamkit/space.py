@@ -12,7 +12,6 @@ from .backend import ABSENT, Backend
 from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
 from .html import Shown
-from .index.upkeep import bring_forward, merge_some
 from .log.commit import Committer
 from .log.context import Context
 from .log.floors import Changed
@@ -70,7 +69,7 @@ class Space:
         for partition in partitions:
             partition.join(partitions)
         self.committers = [
-            Committer(partition, node, most_bytes, bring_forward, merge_some) for partition in partitions
+            Committer(partition, node, most_bytes, _bring_forward, _merge_some) for partition in partitions
         ]
 
     def described(self) -> SpaceSettings:
@@ -114,6 +113,19 @@ class Space:
                     "transaction stays on one. Give them a common part in braces, as in '{order-42}/items'"
                 )
         return partition
+
+
+def _bring_forward(partition: Partition) -> bool:
+    # Most processes end before any upkeep is due.
+    from .index.upkeep import bring_forward
+
+    return bring_forward(partition)
+
+
+def _merge_some(partition: Partition) -> bool:
+    from .index.upkeep import merge_some
+
+    return merge_some(partition)
 
 
 def open_space(

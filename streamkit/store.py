@@ -34,8 +34,6 @@ from .following import Follower
 from .functions import check_function, completed
 from .handle import Handle
 from .html import html_table
-from .index.thin import expire, expire_floor, thin
-from .index.upkeep import maintain
 from .leases import Lease, LeaseGrant, acquire, check_grant, release, renew
 from .lexkey import LexKey
 from .log.floors import Gaps
@@ -877,6 +875,8 @@ class Store:
             )
 
     def _maintain(self, space: str) -> None:
+        from .index.thin import expire, expire_floor, thin
+        from .index.upkeep import maintain
         from .removing.copies import Copies
         from .removing.erase import finish
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 __all__ = ["shown_scheme", "split_url", "unescape", "url_options"]
 
@@ -14,6 +17,8 @@ _OPTION = re.compile(r"[a-z][a-z_]{0,30}")
 
 def split_url(url: str) -> SplitResult:
     """The parts of `url`, still escaped. ValueError for text that is no URL."""
+    from urllib.parse import urlsplit
+
     try:
         return urlsplit(url)
     except ValueError:
@@ -22,6 +27,8 @@ def split_url(url: str) -> SplitResult:
 
 def unescape(text: str) -> str:
     """`text` of a URL with its percent escapes decoded. ValueError if they are not UTF-8."""
+    from urllib.parse import unquote
+
     try:
         found = unquote(text, errors="strict")
         found.encode()  # a lone surrogate has no UTF-8
@@ -40,6 +47,8 @@ def shown_scheme(url: str) -> str:
 
 def url_options(url: str, known: Sequence[str]) -> dict[str, str]:
     """The query of `url` as a dict. ValueError for an option that is not in `known`, or that is given twice."""
+    from urllib.parse import parse_qsl
+
     query = split_url(url).query
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import subprocess
 import uuid
 from functools import lru_cache
 from typing import Final
 
+from streamkit.digest import blake2b
 from streamkit.errors import PermanentError
 
 from .faults import DENIED, system_fault
@@ -49,6 +48,8 @@ def boot_id() -> bytes:
 
 
 def _sysctl() -> str:
+    import subprocess
+
     command = ["sysctl", "-n", "kern.bootsessionuuid"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
@@ -65,4 +66,4 @@ def clock_id() -> bytes:
         namespace = _FIRST_NAMESPACE
     if namespace == _FIRST_NAMESPACE:
         return boot_id()
-    return hashlib.blake2b(boot_id() + b"%d" % namespace, digest_size=16).digest()
+    return blake2b(boot_id() + b"%d" % namespace, digest_size=16).digest()

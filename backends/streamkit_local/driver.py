@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 import sys
 import weakref
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from uuid import UUID
 
 from streamkit.backend import split_url, unescape, url_options
@@ -17,7 +14,7 @@ from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
 from .faults import system_fault
-from .files import GROUP, PRIVATE, remove_directory, sync_directory
+from .files import GROUP, PRIVATE, remove_directory, remove_tree, sync_directory
 from .place import Place
 from .store import mark_deleted
 
@@ -45,6 +42,8 @@ def connect(url: str, *, timeout: float) -> LocalDriver:
 def archive_place(url: str) -> tuple[str, dict[str, str]]:
     """Return the place of archives at a file:// URL of their own, in the form of `archive_root`. Raises ValueError for
     another URL."""
+    from pathlib import Path
+
     return Path(_path_of(url, ())[0]).as_uri(), {}
 
 
@@ -112,13 +111,13 @@ class LocalDriver:
             except FileNotFoundError:
                 place = None
             if place is not None:
-                hidden = os.path.join(self._root, f".deleted-{store}-{secrets.token_hex(4)}")
+                hidden = os.path.join(self._root, f".deleted-{store}-{os.urandom(4).hex()}")
                 place.check_writable()
                 with contextlib.suppress(FileNotFoundError):  # another process deletes it too
                     os.rename(path, hidden)
                     mark_deleted(hidden, self._timeout)
                 sync_directory(self._root)
-            shutil.rmtree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
+            remove_tree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self._root, "archive"))  # if that was the last one
             for name in os.listdir(self._root) if os.path.isdir(self._root) else ():
@@ -128,6 +127,8 @@ class LocalDriver:
             raise system_fault(error, path) from error
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
+        from pathlib import Path
+
         return Path(self._root, "archive").as_uri(), {}
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import time
 import weakref
 from collections import OrderedDict
@@ -27,6 +26,7 @@ __all__ = [
     "make_directory",
     "moved",
     "remove_directory",
+    "remove_tree",
     "sync_data",
     "sync_directory",
     "unlink",
@@ -231,11 +231,18 @@ def make_directories(path: str, mode: int = 0) -> None:
             raise
 
 
+def remove_tree(path: str, *, ignore_errors: bool = False) -> None:
+    """shutil.rmtree, which loads the compressors of archives with it. Few processes remove directories."""
+    from shutil import rmtree
+
+    rmtree(path, ignore_errors=ignore_errors)
+
+
 def remove_directory(path: str) -> None:
     """Remove a directory with all that is in it. Another process may do the same, or put something there meanwhile."""
     for _ in range(_TRIES):
         try:
-            shutil.rmtree(path)
+            remove_tree(path)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                 raise

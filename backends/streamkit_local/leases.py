@@ -7,14 +7,14 @@ from when it first saw the lease as it is, and notes that in the row, for the ne
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import struct
 import time
 from collections.abc import Callable
+from os import urandom
 from typing import Final, NamedTuple
 
 from streamkit.backend import Grant, Value, first_token
+from streamkit.digest import blake2b
 from streamkit.errors import LeaseLost
 
 from .clock import clock_id
@@ -47,7 +47,7 @@ def _now() -> int:
 
 
 def _key(name: str) -> bytes:
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _unpack(row: bytes | None) -> _Lease | None:
@@ -56,7 +56,7 @@ def _unpack(row: bytes | None) -> _Lease | None:
 
 def acquire(log: PartitionLog, name: str, ttl: float) -> Grant | None:
     """Durable, since a token that was granted is never granted again."""
-    key, holder, mine, length = _key(name), secrets.token_bytes(16), clock_id(), int(ttl * 1e9)
+    key, holder, mine, length = _key(name), urandom(16), clock_id(), int(ttl * 1e9)
 
     def work(row: bytes | None) -> tuple[bytes | None, Grant | None]:
         now, lease = _now(), _unpack(row)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 import struct
 import sys
 import time
@@ -14,7 +12,7 @@ from typing import Final
 from streamkit.checksum import crc32
 
 from .faults import damage
-from .files import OpenFile, create_file, lock_file, make_directory, sync_directory, write_all
+from .files import OpenFile, create_file, lock_file, make_directory, remove_tree, sync_directory, write_all
 from .head import DELETED, HEAD_WORDS, Head, unseal
 from .reading import log_name
 from .recovery import begin_file
@@ -32,14 +30,14 @@ _MADE: Final = ".made"
 
 def draft_in(parent: str) -> str:
     """A new path for a directory that is no partition. It is removed some time after its process was killed."""
-    return os.path.join(parent, f"{DRAFT}{secrets.token_hex(8)}")
+    return os.path.join(parent, f"{DRAFT}{os.urandom(8).hex()}")
 
 
 def create_log(path: str, partition: bytes) -> None:
     """Make the directory of a partition that is not there; another process may do the same at the same time."""
     parent = os.path.dirname(path)
     draft = draft_in(parent)
-    identity = secrets.token_hex(4).encode()
+    identity = os.urandom(4).hex().encode()
     _remove_drafts(parent)
     try:
         make_directory(draft)
@@ -53,7 +51,7 @@ def create_log(path: str, partition: bytes) -> None:
         sync_directory(draft)
         os.rename(draft, path)
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_tree(draft, ignore_errors=True)
         if not os.path.exists(os.path.join(path, "head")):
             raise
     sync_directory(parent)
@@ -91,7 +89,7 @@ def _remove_drafts(parent: str) -> None:
             draft = os.path.join(parent, name)
             with contextlib.suppress(OSError):
                 if time.time() - os.stat(draft).st_mtime > _ABANDONED:
-                    shutil.rmtree(draft)
+                    remove_tree(draft)
 
 
 def mark_log_deleted(path: str, timeout: float) -> None:

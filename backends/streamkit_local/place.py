@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import shutil
 from typing import Final
 from uuid import UUID
 
 from streamkit.errors import AccessDenied, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
 
 from .faults import DENIED, damage, system_fault
-from .files import PRIVATE, create_file, make_directories, make_directory, moved, sync_directory
+from .files import PRIVATE, create_file, make_directories, make_directory, moved, remove_tree, sync_directory
 
 __all__ = ["Place", "check_file_system", "create_place"]
 
@@ -75,7 +73,7 @@ def _create(root: str, store: UUID, path: str, mode: int) -> None:
     make_directories(root, mode)
     check_file_system(root)
     make_directories(os.path.join(root, "archive", str(store)), mode)
-    draft = os.path.join(root, f".new-{store}-{secrets.token_hex(4)}")
+    draft = os.path.join(root, f".new-{store}-{os.urandom(4).hex()}")
     try:
         make_directory(draft, mode)
         with open(create_file(os.path.join(draft, "format")), "wb") as file:
@@ -85,7 +83,7 @@ def _create(root: str, store: UUID, path: str, mode: int) -> None:
         sync_directory(draft)
         os.rename(draft, path)
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_tree(draft, ignore_errors=True)
         if not os.path.exists(os.path.join(path, "format")):
             raise
     sync_directory(root)

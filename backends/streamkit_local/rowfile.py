@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 from collections.abc import Collection
 from typing import Final
 
@@ -47,7 +46,7 @@ def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, Open
 def _begin(path: str) -> tuple[int, OpenFile]:
     """An empty one, locked. Before it was, another process may have taken it for left behind: then another one."""
     while True:
-        name = secrets.randbits(63) | 1
+        name = int.from_bytes(os.urandom(8)) >> 1 | 1
         file = OpenFile(create_file(row_path(path, name) + ".new"))
         try:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

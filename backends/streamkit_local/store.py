@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections import OrderedDict
 from typing import Final
 
+from streamkit.digest import blake2b
 from streamkit.errors import CorruptData, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
@@ -28,7 +28,7 @@ LEASES: Final = "leases"
 
 def directory_of(partition: bytes) -> str:
     """The name of a partition's directory."""
-    return hashlib.blake2b(partition, digest_size=16).hexdigest()
+    return blake2b(partition, digest_size=16).hexdigest()
 
 
 class OpenStore:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from streamkit.backend import ANY
 from streamkit.reentry import Mutex
 
 from .rows import Rows
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 __all__ = ["Service", "tokens"]
 
@@ -49,6 +51,8 @@ class Service:
 
     def archive(self) -> str:
         """The directory of archives, made when it is first asked for."""
+        from tempfile import TemporaryDirectory
+
         with self.lock():
             if self._archive is None:
                 self._archive = TemporaryDirectory(prefix="streamkit-archive-", ignore_cleanup_errors=True)
@@ -56,4 +60,6 @@ class Service:
 
     def forget_archive(self, store: UUID) -> None:
         if self._archive is not None:
-            shutil.rmtree(os.path.join(self._archive.name, str(store)), ignore_errors=True)
+            from shutil import rmtree
+
+            rmtree(os.path.join(self._archive.name, str(store)), ignore_errors=True)

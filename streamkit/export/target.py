@@ -319,7 +319,7 @@ class _Importer:
         context = self._open.context
         if not line.partition:
             key = bytes(partition_key(space.space, 0))
-            context = context._replace(backend=cast(Backend, HiddenHead(self._backend, key)))
+            context = msgspec.structs.replace(context, backend=cast(Backend, HiddenHead(self._backend, key)))
         partition = Partition(context, space.space, line.partition, self._settings)
         self._target = TargetPartition(partition, line, _retained(space), _changed(space))
 

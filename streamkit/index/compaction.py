@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import eq
-from typing import NamedTuple
+
+import msgspec
 
 from ..log.idempotency import lasts
 from ..log.index_rows import decode_index_row, encode_index_row, join_data, piece_count
@@ -29,7 +30,7 @@ Rules = Callable[[list[bytes], list[bytes], bool], Chunk]
 be another one. With `oldest` False an older row of the same key may come to light where one is dropped."""
 
 
-class Expiry(NamedTuple):
+class Expiry(msgspec.Struct, frozen=True, gc=False):
     """Rules: drop what the log does not hold any more, and idempotency keys that nobody will ask for."""
 
     removed: int = 0

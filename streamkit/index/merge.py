@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 import msgspec
 
@@ -126,7 +125,7 @@ def _left(manifest: Manifest, merge: Merge) -> int:
     return max(0, sum(run.size for run in manifest.inputs(merge)) - done)
 
 
-class MergeStep(NamedTuple):
+class MergeStep(msgspec.Struct, frozen=True):
     """The result of a step. Put `data`, if any, under `run_key(file.id)` with ABSENT; then move the head."""
 
     merge: Merge

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from os import urandom
-from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from ..backend import ABSENT, Etag, Range
@@ -73,7 +73,7 @@ _MOSTLY = 4
 """Such records stay out of a pack if they have more than this many times the bytes of the other records."""
 
 
-class _Tail(NamedTuple):
+class _Tail(msgspec.Struct, frozen=True):
     """The transactions that are to be indexed."""
 
     rows: Rows

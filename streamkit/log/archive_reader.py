@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from ..errors import StreamkitError
 from .rows import SegmentRow
@@ -22,7 +24,7 @@ class ArchiveUnreadable(StreamkitError):
     """
 
 
-class Amount(NamedTuple):
+class Amount(msgspec.Struct, frozen=True, gc=False):
     """The entries and bytes of one transaction in an archive. An erased entry has no bytes there."""
 
     number: int

@@ -6,7 +6,6 @@ A reader decides once for a batch, not for every entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ NOWHERE = Origin(0, 0, 0, 0, 0)
 """The origin of a batch without entries."""
 
 
-class Bounds(NamedTuple):
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """Inclusive; 0 means no bound."""
 
     min_sequence: int = 0

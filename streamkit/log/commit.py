@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident, main_thread
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ..backend import NEXT, Ambiguous, Conflict
@@ -29,7 +30,6 @@ from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
 from .freshness import Look
-from .inbox import Inbox
 from .outcome import Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan
@@ -39,6 +39,9 @@ from .request import Request
 from .rows import SegmentRow
 from .settled import chosen, recall
 from .visible import counted
+
+if TYPE_CHECKING:
+    from .inbox import Inbox
 
 __all__ = ["Committer", "Upkeep", "new_id"]
 
@@ -144,7 +147,11 @@ class Committer:
         self.most_bytes = most_bytes
         self.unknown: dict[bytes, int] = {}
         """Transactions whose outcome could not be learned, and the numbers they were for; posted requests, and 0."""
-        self.inbox = Inbox(partition, node, self._new_id) if partition.policy.losses < NEVER else None
+        self.inbox: Inbox | None = None
+        if partition.policy.losses < NEVER:
+            from .inbox import Inbox
+
+            self.inbox = Inbox(partition, node, self._new_id)
         self._bring_forward = bring_forward
         self._merge = merge
         self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 1 << 62

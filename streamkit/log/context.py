@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+
+import msgspec
 
 from ..backend import Backend
 from ..clock import Clock
@@ -17,7 +18,7 @@ from .packs import TableCache
 __all__ = ["Context"]
 
 
-class Context(NamedTuple):
+class Context(msgspec.Struct, frozen=True):
     backend: Backend
     clock: Clock
     counters: Counters

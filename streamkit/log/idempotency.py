@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ..digest import blake2b
 from ..model import TRX
 from .index_rows import decode_index_row
 from .keys import KEYS, idempotency_key
@@ -29,7 +29,7 @@ time."""
 
 def digest_of(key: str) -> bytes:
     """The digest that the log keeps of an idempotency key. Its first bit is set if the key outlives the window."""
-    digest = hashlib.blake2b(key.encode(), digest_size=_DIGEST).digest()
+    digest = blake2b(key.encode(), digest_size=_DIGEST).digest()
     first = digest[0] | _LASTS if key.startswith(LASTING) else digest[0] & ~_LASTS
     return bytes((first,)) + digest[1:]
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ..errors import CorruptData
+from .decoders import Decoders
 from .rows import DataRow, FenceRow, KeyRow, SegmentRow
 
 __all__ = ["decode_index_row", "encode_index_row", "join_data", "piece_count"]
 
 _Row = TypeVar("_Row", SegmentRow, DataRow, KeyRow, FenceRow)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type, Any] = {row: msgspec.msgpack.Decoder(row) for row in (SegmentRow, DataRow, KeyRow, FenceRow)}
+_decoders = Decoders()
 _U16 = struct.Struct(">H")
 _SHORT = 16
 

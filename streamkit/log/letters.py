@@ -19,6 +19,7 @@ import msgspec
 
 from ..checksum import crc32
 from ..errors import CorruptData
+from .decoders import Decoders
 from .record_format import Body
 from .request import Part, Request
 
@@ -51,7 +52,8 @@ class _Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[_Request, ...])
+_REQUESTS = tuple[_Request, ...]
+_decoders = Decoders()
 
 
 class Posted(Request):
@@ -147,7 +149,7 @@ def decode_letter(incarnation: bytes, seed: int, key: bytes, value: bytes) -> Le
         raise CorruptData(f"the letter {key!r} is damaged, or another release wrote it")
     since, id, node = _HEAD.unpack_from(front, at - _HEAD.size)
     try:
-        found = _decoder.decode(memoryview(body)[1:])
+        found = _decoders[_REQUESTS].decode(memoryview(body)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptData(f"the letter {key!r} is damaged") from error
     return Letter(key, id, node, tuple(Posted(request.id or id, since, request) for request in found))

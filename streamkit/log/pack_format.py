@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import lt
 from typing import NamedTuple
 
+import msgspec
+
 from ..checksum import crc32
 from ..compression import grow, shrink
 from ..errors import CorruptData, UnsupportedVersion
@@ -73,7 +75,7 @@ class Block(NamedTuple):
     crc: int
 
 
-class EncodedPack(NamedTuple):
+class EncodedPack(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     table: int
     """Bytes at its end that hold the table."""

@@ -14,7 +14,6 @@ Integers are little endian.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -23,6 +22,7 @@ import msgspec
 
 from ..checksum import crc32
 from ..compression import grow, load_zstd, shrink
+from ..digest import blake2b
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
@@ -209,7 +209,7 @@ def encode_body(
     content, hashed = b"", 0
     if digest:
         hashes = _content(data, payloads, metadata)
-        content, hashed = hashlib.blake2b(hashes, digest_size=16).digest(), len(hashes)
+        content, hashed = blake2b(hashes, digest_size=16).digest(), len(hashes)
     if raw >= _SMALL and (raw <= 2 * _SAMPLE or len(shrink(data[:_SAMPLE])) < _SAMPLE * 0.9):
         # Behind it is room to tell which entries are erased one day: those that are like others took none.
         packed = shrink(data) + bytes(_ROOM + len(payloads) // _SHARE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from ..digest import blake2b
 from ..errors import OutcomeUnknown
 from ..model import TRX
 from .floors import Control
@@ -142,7 +142,7 @@ class Request:
 
 def _content(parts: Sequence[Part]) -> bytes:
     """The digest of the records' raw bytes. It is the same however they were compressed."""
-    content = hashlib.blake2b(digest_size=16)
+    content = blake2b(digest_size=16)
     for part in parts:
         if part.body is not None:
             name = part.segment.encode()

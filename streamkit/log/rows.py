@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from ..checksum import crc32
 from ..errors import CorruptData, UnsupportedVersion
+from .decoders import Decoders
 from .floors import Changed, Erasure, Floor, Reason, Removal, Retained, with_gap
 from .manifest import Manifest
 from .marks import Marks
@@ -200,7 +201,7 @@ NOTHING = SegmentRow(0, 0, 0, 0)
 """The status of a segment that was never written to."""
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """The place of a frame, or of an entry in it."""
 
     sequence: int
@@ -284,9 +285,7 @@ class FenceRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _Row = TypeVar("_Row", Settings, Head, ArchiveRow, GraceRow, ErasedRow)
 _encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type, Any] = {
-    row: msgspec.msgpack.Decoder(row) for row in (Settings, Head, ArchiveRow, GraceRow, ErasedRow)
-}
+_decoders = Decoders()
 
 
 def encode_row(key: bytes, row: Settings | Head | ArchiveRow | GraceRow | ErasedRow) -> bytes:

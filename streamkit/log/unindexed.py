@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ..backend import Etag
 from .rows import Head, KeyRow, Piece, SegmentRow
@@ -11,7 +12,7 @@ from .rows import Head, KeyRow, Piece, SegmentRow
 __all__ = ["Unindexed"]
 
 
-class Unindexed(NamedTuple):
+class Unindexed(msgspec.Struct, frozen=True):
     """Taken at one moment. It is empty if `first` is after the last transaction."""
 
     head: Head

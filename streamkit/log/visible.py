@@ -109,7 +109,7 @@ def _past_floor(view: LogView, segment: str, row: SegmentRow, floor: Floor) -> S
         place = first_where(view, segment, row, lambda at: at.number >= floor.number)
         if place is not None:
             if place.number <= view.cold_until:
-                place = place._replace(before=archived_before(view, segment, place.sequence))
+                place = replace(place, before=archived_before(view, segment, place.sequence))
             view.searches.keep_first(segment, floor.number, place)
     return _from(row, segment, floor.reason, place)
 

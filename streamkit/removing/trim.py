@@ -181,11 +181,11 @@ def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
     heads = {at: head for at, head in enumerate(next(one, None) for one in amounts) if head is not None}
     while heads:
         at = max(heads, key=lambda at: (heads[at].timestamp, at))  # as they are read
-        number, _, entries, size = heads[at]
-        left -= size if sized else entries
+        amount = heads[at]
+        left -= amount.size if sized else amount.entries
         if left < 0:
             return numbers
-        numbers[at] = number
+        numbers[at] = amount.number
         head = next(amounts[at], None)
         if head is None:
             del heads[at]

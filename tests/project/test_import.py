@@ -1,18 +1,24 @@
-"""The modules that `import streamkit` loads. Every process that starts pays for each of them."""
+"""The modules that `import streamkit`, and a first call, load. Every process that starts pays for each of them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 HEAVY = {
     "html.entities",
     "asyncio",
+    "base64",
     "concurrent.futures",
     "email",
+    "hashlib",
+    "heapq",
     "http",
     "json",
     "logging",
+    "secrets",
+    "shutil",
     "socket",
     "sqlite3",
     "ssl",
@@ -21,14 +27,60 @@ HEAVY = {
     "traceback",
     "xml",
 }
+"""Modules that neither an import nor a read or an append in a local store needs."""
+RARE = {"streamkit.index.upkeep", "streamkit.index.thin", "streamkit.log.ended", "streamkit.log.inbox"}
+"""Modules of streamkit that a read or an append in a local store does not need."""
+_VALUES = 15
+"""Modules of streamkit for records, entries and errors."""
 _MOST = 100
-"""Modules of streamkit."""
+"""Modules of streamkit for an append."""
+_STORE = "7d9f2c1e-0000-4000-8000-000000000001"
 
 
-def test_importing_streamkit_loads_few_modules_and_no_heavy_one() -> None:
-    program = "import sys; before = set(sys.modules); import streamkit; print(*set(sys.modules) - before)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+def test_importing_streamkit_loads_the_values_and_not_the_engine() -> None:
+    loaded = _loaded("import streamkit")
+    assert "streamkit.model" in loaded
+    assert not (HEAVY | {"urllib.parse"}) & loaded
+    assert len(_own(loaded)) <= _VALUES, "a name that stands on the engine belongs into streamkit._LATER"
+
+
+def test_a_read_and_an_append_load_few_modules_and_no_heavy_one(tmp_path: Path) -> None:
+    calls = (
+        "import streamkit\n"
+        f"with streamkit.connect({(tmp_path / 'data').as_uri()!r}) as client:\n"
+        f"    store = client.store({_STORE!r})\n"
+        "    store.produce('space', 'segment', [streamkit.Record(b'one')])\n"
+        "    assert store.peek('space', 'segment').sequence == {sequence}\n"
+    )
+    _loaded(calls.format(sequence=1))  # makes the store
+    loaded = _loaded(calls.format(sequence=2))
     assert "streamkit.store" in loaded
-    assert not HEAVY & set(loaded)
-    own = [name for name in loaded if name.partition(".")[0] == "streamkit"]
-    assert len(own) <= _MOST, "import a module where it is needed, if few programs need it"
+    assert not (HEAVY | RARE) & loaded
+    assert len(_own(loaded)) <= _MOST, "import a module where it is needed, if few programs need it"
+
+
+def test_public_names_are_there_before_they_are_loaded() -> None:
+    program = (
+        "import streamkit\n"
+        "assert set(streamkit.__all__) <= set(dir(streamkit))\n"
+        "from streamkit import *\n"
+        "assert connect is streamkit.connect and Store is streamkit.Store\n"
+        "assert not [name for name in streamkit.__all__ if getattr(streamkit, name) is None]\n"
+        "try:\n"
+        "    streamkit.no_such_name\n"
+        "except AttributeError as error:\n"
+        "    assert 'no_such_name' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    assert "streamkit.views.view" in _loaded(program)
+
+
+def _loaded(program: str) -> set[str]:
+    """The modules that a new process loads for the program, beside those of Python's own start."""
+    program = f"import sys; before = set(sys.modules)\n{program}\nprint(*set(sys.modules) - before)"
+    return {*subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()}
+
+
+def _own(loaded: set[str]) -> list[str]:
+    return [name for name in loaded if name.partition(".")[0] == "streamkit"]
