@@ -18,6 +18,7 @@ LAYERS = (
     # what knows nothing of storage
     {
         "checksum",
+        "digest",
         "compression",
         "errors",
         "exact",
@@ -65,7 +66,7 @@ LAYERS = (
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 
-BACKENDS = {"backend", "checksum", "errors", "reentry"}
+BACKENDS = {"backend", "checksum", "digest", "errors", "reentry"}
 """What a backend may import of the package."""
 
 UPWARD = {
@@ -279,6 +280,7 @@ PRIVATE = {
     ("streamkit.log.partition", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.refresher", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.open_store", "_is_owned"): "threading's, to tell a call within a call of the same thread",
+    ("streamkit.reentry", "_getframe"): "sys._getframe, which is documented; inspect takes 5 ms of a new process",
     ("streamkit.reentry", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.spark.native", "_jsc"): "PySpark's only way to Hadoop's configuration",
     ("streamkit.testing.backend_checks.storing", "_exit"): "os._exit, in a forked child",
