@@ -19,7 +19,7 @@ PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults
     store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-again test-exhaustive lint compile docs dist api sbom sizes bench clean java
+.PHONY: help demo test test-again test-exhaustive lint compile speed docs dist api sbom sizes bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-again       the sample of crashes, faults and histories, 20 times"
 	@echo "make test-exhaustive  every crash point and fault, every seed: hours"
 	@echo "make lint             ruff and mypy alone"
+	@echo "make speed            the compiled twin of the format functions, where Rust is installed"
 	@echo "make docs             the site, in build/site/html; fails for a broken link or an unresolved reference"
 	@echo "make dist             wheel and source distribution in dist/, checked"
 	@echo "make api, sizes, sbom compare the API with the last tag; sizes of the extras; a bill of materials"
@@ -36,7 +37,7 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite lint compile
+test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/speed.stamp lint compile
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations=30 --durations-min=3
 
 test-again: $(NPM)
@@ -46,8 +47,10 @@ test-again: $(NPM)
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/eventsourcing-10
+test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/eventsourcing-10 \
+    $(VENV)/speed.stamp
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 0
+	STREAMKIT_PURE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile  # the whole sample over the Python codec
 
 # A pre-release, whose suite judges the adapter too.
 $(VENV)/eventsourcing-10: $(VENV)/dev.stamp
@@ -76,6 +79,8 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+speed: $(VENV)/speed.stamp
+
 docs: $(VENV)/docs.stamp
 	@$(BIN)/python infra/site/build.py
 
@@ -103,7 +108,7 @@ sbom: dist
 	    -o build/sbom.json build/installed
 	@echo build/sbom.json
 
-bench: $(VENV)/bench.stamp
+bench: $(VENV)/bench.stamp $(VENV)/speed.stamp
 	$(BIN)/python -m benchmarks
 
 clean:
@@ -140,6 +145,11 @@ $(VENV)/%.stamp: infra/%/package-lock.json infra/npm.py $(VENV)/dev.stamp
 $(VENV)/connectors.stamp: infra/spark/connectors.xml infra/spark/connectors.py $(VENV)/dev.stamp | java
 	@$(BIN)/python infra/spark/connectors.py >/dev/null
 	@touch $@
+
+# The compiled twin. Where it cannot be built, one line says so.
+$(VENV)/speed.stamp: infra/speed.py speed/Cargo.toml speed/Cargo.lock speed/pyproject.toml $(wildcard speed/src/*.rs) \
+    $(VENV)/demo.stamp
+	@$(BIN)/python infra/speed.py
 
 test-exhaustive: $(SPARKS)
 

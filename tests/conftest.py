@@ -85,6 +85,7 @@ pytest_plugins = [
     "fix_arrow",
     "fix_azurite",
     "fix_browser",
+    "fix_codecs",
     "fix_local",
     "fix_pages",
     "fix_proxy",

@@ -147,7 +147,7 @@ class Cursor:
         del self._pending[:_DECODED]
         start, end = self._start, self._end
         for (file, tail, number), body in some:
-            block = body if isinstance(body, Block) else decode_block(body, file, tail.offsets[number], self._seed)
+            block = decode_block(body, file, tail.offsets[number], self._seed) if isinstance(body, bytes) else body
             low, high = 0, block.rows
             if tail.first(number) < start:
                 low = block.seek(start)

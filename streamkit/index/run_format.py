@@ -26,6 +26,7 @@ from itertools import accumulate, islice, pairwise
 from operator import add, lt
 from typing import NoReturn
 
+from .. import speed
 from ..checksum import crc32
 from ..compression import grow, shrink
 from ..errors import CorruptData, UnsupportedVersion
@@ -64,6 +65,7 @@ _SMALL = 256
 _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
+_twin = speed.twin
 _STEP = 16
 """A tail keeps the first key of every 16th block as an object of its own."""
 
@@ -178,6 +180,10 @@ def _encode_block(keys: Sequence[bytes], values: Sequence[bytes], start: int) ->
 
 def _decode_block(data: bytes, start: int) -> Block:
     """ValueError or struct.error if the bytes are not what _encode_block made."""
+    if _twin is not None:
+        block: Block | None = _twin.decode_block(data, start)
+        if block is not None:
+            return block
     if crc32(memoryview(data)[4:], start) != _CRC.unpack_from(data)[0]:
         raise ValueError("its checksum is wrong")
     _, flags, rows, raw = _BLOCK.unpack_from(data)

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from .. import speed
 from ..checksum import crc32
 from ..compression import grow, load_zstd, shrink
 from ..digest import blake2b
@@ -192,6 +194,9 @@ _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
 _holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
 _apart = msgspec.msgpack.Decoder(tuple[int, bytes, list[bytes], list[dict[str, str] | None] | None])
+
+
+_twin: Any = speed.twin and speed.twin.Records(Entry, TRX, Origin, FrameHead, Metadata, NO_METADATA)
 
 
 _TRACE = frozenset(("traceparent", "tracestate"))
@@ -593,61 +598,25 @@ def decode_records(
 
     CorruptData or UnsupportedVersion for one that is damaged, `with_location`, after all that is before it.
     """
-    prefix, frame = _PREFIX.unpack_from, _FRAME.unpack_from
-    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
-    head_at = _FRAME.size
+    take: _Take[tuple[int, bytes]]
+    if _twin is None:
+        take = partial(_take_records, space, partition, partitions, seed, incarnation)
+    else:
+        take = _twin.reader(space, partition, partitions, seed, incarnation).take
+    items = iter(records)
     entries: list[Entry] = []
-    last = 0
     try:
-        for number, record in records:
-            # Most of the time of many readers is spent on transactions of one entry, so for these there is one look
-            # at each part, and every other transaction is left to `decode_transaction`.
-            size = len(record)
-            if _HEADER_AT < size <= _SHORT:
-                magic, crc, version, header_bytes, record_bytes = prefix(record)
-                at = _HEADER_AT + header_bytes
-                begin = at + head_at
-                if (
-                    record_bytes == size
-                    and begin <= size
-                    and magic == _MAGIC
-                    and 1 <= version <= VERSION
-                    and crc32(record[8:at], seed) == crc
-                ):
-                    crc, head_bytes, flags, body_bytes, raw = frame(record, at)
-                    body = begin + head_bytes
-                    if (
-                        not flags
-                        and raw == body_bytes
-                        and body + body_bytes == size
-                        and crc32(record[at + 4 :], seed) == crc
-                    ):
-                        try:
-                            head = decode_head(record[begin:body])
-                            (payloads,) = decode_payloads(record[body:])
-                        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                            raise with_location(CorruptData("a frame of the transaction is damaged"), number) from error
-                        if len(payloads) == 1 == head.count and head.number == number:
-                            first = head.first_sequence
-                            origin = Origin(
-                                partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation
-                            )
-                            trx = TRX(head.id, head.node, number)
-                            entries.append(
-                                Entry(space, head.segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin)
-                            )
-                            last = number
-                            if len(entries) >= _TOGETHER:
-                                yield last, entries
-                                entries = []
-                            continue
+        while (item := take(items, entries, _TOGETHER)) is not None or entries:
+            if entries:
+                together, entries = entries, []
+                yield together[-1].trx.number, together
+            if item is None:
+                continue
+            number, record = item
             try:
                 frames = decode_transaction(space, partition, partitions, record, seed, incarnation)
             except (CorruptData, UnsupportedVersion) as error:
                 raise with_location(error, number) from error
-            if entries:
-                yield last, entries
-                entries = []
             if not frames:
                 yield number, []
             for head, _, found in frames:
@@ -656,10 +625,62 @@ def decode_records(
                 yield number, found
     except StreamkitError:
         if entries:
-            yield last, entries
+            yield entries[-1].trx.number, entries
         raise
-    if entries:
-        yield last, entries
+
+
+_Item = TypeVar("_Item")
+_Take = Callable[[Iterator[_Item], list[Entry], int], _Item | None]
+"""Appends the entries of the next items to the list while each holds one small entry, until there are so many. Returns
+the first other item, which is taken from the iterator, or None."""
+
+
+def _take_records(
+    space: str,
+    partition: int,
+    partitions: int,
+    seed: int,
+    incarnation: bytes,
+    records: Iterator[tuple[int, bytes]],
+    entries: list[Entry],
+    most: int,
+) -> tuple[int, bytes] | None:
+    """The `_Take` of records. Readers of small transactions spend their time here: there is one look at each part."""
+    prefix, frame = _PREFIX.unpack_from, _FRAME.unpack_from
+    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
+    head_at = _FRAME.size
+    while len(entries) < most and (item := next(records, None)) is not None:
+        number, record = item
+        size = len(record)
+        if not _HEADER_AT < size <= _SHORT:
+            return item
+        magic, crc, version, header_bytes, record_bytes = prefix(record)
+        at = _HEADER_AT + header_bytes
+        begin = at + head_at
+        if (
+            record_bytes != size
+            or begin > size
+            or magic != _MAGIC
+            or not 1 <= version <= VERSION
+            or crc32(record[8:at], seed) != crc
+        ):
+            return item
+        crc, head_bytes, flags, body_bytes, raw = frame(record, at)
+        body = begin + head_bytes
+        if flags or raw != body_bytes or body + body_bytes != size or crc32(record[at + 4 :], seed) != crc:
+            return item
+        try:
+            head = decode_head(record[begin:body])
+            (payloads,) = decode_payloads(record[body:])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return item
+        if not (len(payloads) == 1 == head.count and head.number == number):
+            return item
+        first = head.first_sequence
+        origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
+        trx = TRX(head.id, head.node, number)
+        entries.append(Entry(space, head.segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin))
+    return None
 
 
 def decode_frames(
@@ -677,41 +698,21 @@ def decode_frames(
 
     CorruptData for one that is damaged or of something else, `with_location`, after all that is before it.
     """
-    unpack, head_at = _FRAME.unpack_from, _FRAME.size
-    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
+    take: _Take[tuple[int, int, bytes]]
+    if _twin is None:
+        take = partial(_take_frames, space, partition, partitions, seed, incarnation, segment)
+    else:
+        take = _twin.reader(space, partition, partitions, seed, incarnation, segment).take
+    items = iter(frames)
     entries: list[Entry] = []
-    last = 0
     try:
-        for number, first, frame in frames:
-            # One look at each part, as in decode_records.
-            size = len(frame)
-            if head_at < size <= _SHORT:
-                crc, head_bytes, flags, body_bytes, raw = unpack(frame)
-                body = head_at + head_bytes
-                if not flags and raw == body_bytes == size - body and crc32(frame[4:], seed) == crc:
-                    try:
-                        head = decode_head(frame[head_at:body])
-                        (payloads,) = decode_payloads(frame[body:])
-                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                        raise with_location(CorruptData("a frame of the transaction is damaged"), number) from error
-                    if (
-                        len(payloads) == 1 == head.count
-                        and head.number == number
-                        and head.first_sequence == first
-                        and head.segment == segment
-                    ):
-                        origin = Origin(
-                            partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation
-                        )
-                        trx = TRX(head.id, head.node, number)
-                        entries.append(
-                            Entry(space, segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin)
-                        )
-                        last = number
-                        if len(entries) >= _TOGETHER:
-                            yield last, entries
-                            entries = []
-                        continue
+        while (item := take(items, entries, _TOGETHER)) is not None or entries:
+            if entries:
+                together, entries = entries, []
+                yield together[-1].trx.number, together
+            if item is None:
+                continue
+            number, first, frame = item
             try:
                 head, _, found = decode_entries(space, partition, partitions, frame, seed, 0, incarnation)
             except CorruptData as error:
@@ -719,16 +720,52 @@ def decode_frames(
             if head.segment != segment or head.first_sequence != first or head.number != number:
                 wrong = CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
                 raise with_location(wrong, number)
-            if entries:
-                yield last, entries
-                entries = []
             yield number, found
     except StreamkitError:
         if entries:
-            yield last, entries
+            yield entries[-1].trx.number, entries
         raise
-    if entries:
-        yield last, entries
+
+
+def _take_frames(
+    space: str,
+    partition: int,
+    partitions: int,
+    seed: int,
+    incarnation: bytes,
+    segment: str,
+    frames: Iterator[tuple[int, int, bytes]],
+    entries: list[Entry],
+    most: int,
+) -> tuple[int, int, bytes] | None:
+    """The `_Take` of a segment's frames. One look at each part, as in `_take_records`."""
+    unpack, head_at = _FRAME.unpack_from, _FRAME.size
+    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
+    while len(entries) < most and (item := next(frames, None)) is not None:
+        number, first, frame = item
+        size = len(frame)
+        if not head_at < size <= _SHORT:
+            return item
+        crc, head_bytes, flags, body_bytes, raw = unpack(frame)
+        body = head_at + head_bytes
+        if flags or not raw == body_bytes == size - body or crc32(frame[4:], seed) != crc:
+            return item
+        try:
+            head = decode_head(frame[head_at:body])
+            (payloads,) = decode_payloads(frame[body:])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return item
+        if not (
+            len(payloads) == 1 == head.count
+            and head.number == number
+            and head.first_sequence == first
+            and head.segment == segment
+        ):
+            return item
+        origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
+        trx = TRX(head.id, head.node, number)
+        entries.append(Entry(space, segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin))
+    return None
 
 
 def _decode_at(
@@ -742,6 +779,12 @@ def _decode_at(
     incarnation: bytes,
 ) -> tuple[int, Decoded]:
     """The frame at `at` and where it ends. Readers of small transactions spend their time here, so it is one piece."""
+    if _twin is not None:
+        decoded: tuple[int, Decoded] | None = _twin.decode_at(
+            space, partition, partitions, view, at, seed, start, incarnation
+        )
+        if decoded is not None:
+            return decoded
     try:
         crc, head_bytes, flags, body_bytes, raw = _FRAME.unpack_from(view, at)
         body_at = at + _FRAME.size + head_bytes

@@ -27,6 +27,8 @@ from streamkit.index.run_format import (
 from streamkit.index.subject_filter import build_filter, hash_of, hashes_of, mask_of, read_filter, subject_of
 from streamkit.log.keys import run_key
 
+pytestmark = pytest.mark.usefixtures("codec")
+
 ID = b"the id of a run!"
 ROWS = st.dictionaries(st.binary(max_size=300), st.binary(max_size=3000), min_size=1, max_size=40)
 

@@ -28,6 +28,7 @@ import streamkit_azure
 import streamkit_local
 import streamkit_memory
 import streamkit_s3
+from harness.mutations import HOSTILE, INTERESTING, believable_block, believable_frame, believable_record, mutated
 from streamkit import LexKey
 from streamkit.compression import load_zstd
 from streamkit.errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, UnsupportedVersion
@@ -62,48 +63,6 @@ from streamkit.log.rows import (
 
 COUNT = 1_000_000 if EXHAUSTIVE else 10_000
 SEED = 5
-INTERESTING = [0, 1, 2, 127, 128, 255, 256, 65535, 65536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1]
-HOSTILE = [
-    b"\xdd\xff\xff\xff\xff",  # a list of 2**32 - 1
-    b"\xdf\xff\xff\xff\xff",  # a map
-    b"\xdb\xff\xff\xff\xff",  # text
-    b"\xc6\xff\xff\xff\xff",  # bytes
-    b"\xdc\xff\xff",
-    b"\xcf" + b"\xff" * 8,
-    b"\xd3\x80" + bytes(7),
-    b"\xcb\x7f\xf8" + bytes(6),  # not a number
-    b"\xa2\xff\xfe",  # text that is not UTF-8
-    b"\xa3\xed\xa0\x80",  # a lone surrogate
-    b"\xc0",
-    b"\x91" * 40,
-]
-"""Beginnings of msgpack values that claim much or mean nothing."""
-
-
-def mutated(dice: Random, data: bytes) -> bytes:
-    """A few changes of a kind that reaches beyond the first check."""
-    changed = bytearray(data)
-    for _ in range(dice.choice((1, 1, 1, 2, 4))):
-        at = dice.randrange(len(changed) + 1)
-        match dice.randrange(7):
-            case 0 if changed:
-                changed[min(at, len(changed) - 1)] ^= 1 << dice.randrange(8)
-            case 1:
-                del changed[at:]
-            case 2:
-                changed[at:at] = dice.randbytes(dice.randrange(1, 9))
-            case 3:
-                changed[at : at + dice.randrange(1, 9)] = b""
-            case 4:
-                size = dice.choice((1, 2, 4, 8))
-                changed[at : at + size] = (dice.choice(INTERESTING) % (1 << 8 * size)).to_bytes(size, "big")
-            case 5:
-                size = dice.choice((1, 2, 4, 8))
-                changed[at : at + size] = (dice.choice(INTERESTING) % (1 << 8 * size)).to_bytes(size, "little")
-            case _:
-                part = dice.choice(HOSTILE)
-                changed[at : at + dice.randrange(len(part) + 1)] = part
-    return bytes(changed)
 
 
 def attack(name: str, samples: list[bytes], wrap: Callable[[Random, bytes], bytes], decode: Callable[[bytes], object],
@@ -138,28 +97,6 @@ def records() -> list[bytes]:
     ]  # fmt: skip
 
 
-def believable_record(dice: Random, data: bytes) -> bytes:
-    """Mostly with checksums, and lengths, that are right again."""
-    if len(data) < 24 or dice.random() < 0.2:
-        return data
-    changed = bytearray(b"SKTX" + data[4:])
-    if dice.random() < 0.9:
-        changed[8] = 1
-        changed[16:24] = len(changed).to_bytes(8, "little")
-    end = min(len(changed), 24 + int.from_bytes(changed[12:16], "little"))
-    changed[4:8] = zlib.crc32(changed[8:end]).to_bytes(4, "little")
-    at = end
-    while at + 16 <= len(changed):
-        size = (
-            16
-            + int.from_bytes(changed[at + 4 : at + 6], "little")
-            + int.from_bytes(changed[at + 8 : at + 12], "little")
-        )
-        changed[at : at + 4] = zlib.crc32(changed[at + 4 : at + size]).to_bytes(4, "little")
-        at += size
-    return bytes(changed)
-
-
 def read_record(data: bytes) -> None:
     header = decode_header(data, 0)
     _ = header.count, header.trx
@@ -167,6 +104,7 @@ def read_record(data: bytes) -> None:
         decode_entries("space", 0, 1, frame, 0)
 
 
+@pytest.mark.usefixtures("codec")
 def test_a_transaction_record(covered: Callable[[str, int], None]) -> None:
     taken = attack("record", records(), believable_record, read_record, (CorruptData, UnsupportedVersion))
     assert taken
@@ -177,17 +115,7 @@ def frames() -> list[bytes]:
     return [bytes(frame) for record in records() for frame in split_frames(record, 0)]
 
 
-def believable_frame(dice: Random, data: bytes) -> bytes:
-    if len(data) < 16 or dice.random() < 0.1:
-        return data
-    changed = bytearray(data)
-    if dice.random() < 0.9:
-        head = int.from_bytes(changed[4:6], "little")
-        changed[8:12] = max(0, len(changed) - 16 - head).to_bytes(4, "little")
-    changed[0:4] = zlib.crc32(changed[4:]).to_bytes(4, "little")
-    return bytes(changed)
-
-
+@pytest.mark.usefixtures("codec")
 def test_a_frame(covered: Callable[[str, int], None]) -> None:
     typed = (CorruptData, UnsupportedVersion)
     assert attack("frame", frames(), believable_frame, lambda data: decode_entries("s", 0, 1, data, 0), typed)
@@ -320,15 +248,6 @@ def run_of(count: int) -> tuple[bytes, RunFile]:
     return build_section(b"i" * 16, 0, keys, [b"value %d" % number * (number % 300) for number in range(count)])
 
 
-def believable_block(dice: Random, data: bytes) -> bytes:
-    """Mostly with a checksum that is right again; of a block that begins its section."""
-    return (
-        data
-        if dice.random() < 0.2
-        else zlib.crc32(data[4:], zlib.crc32(b"i" * 16) ^ 8).to_bytes(4, "little") + data[4:]
-    )
-
-
 def read_block(block: Block) -> None:
     keys, values = block.keys(0, block.rows), block.values(0, block.rows)
     assert len(keys) == len(values) == block.rows
@@ -337,6 +256,7 @@ def read_block(block: Block) -> None:
         assert 0 <= block.seek(key) <= block.rows
 
 
+@pytest.mark.usefixtures("codec")
 def test_a_block_of_a_run(covered: Callable[[str, int], None]) -> None:
     samples, file = [], run_of(1)[1]
     for count in (1, 3, 40):
@@ -370,6 +290,7 @@ def test_the_tail_of_a_run(covered: Callable[[str, int], None]) -> None:
     covered("fuzzed tails of runs", COUNT)
 
 
+@pytest.mark.usefixtures("codec")
 def test_the_run_of_a_head(covered: Callable[[str, int], None]) -> None:
     keys = [b"INV\x00KEYS\x00%05d" % number for number in range(60)]
     samples = [encode_inline(keys[:count], keys[:count], 0) for count in (1, 5, 60)]

@@ -11,6 +11,8 @@ from streamkit.log import pack_format, record_format
 from streamkit.log.pack_format import Block, open_block
 from streamkit.log.record_format import Body, decode_body, decode_transaction, encode_body, encode_transaction
 
+pytestmark = pytest.mark.usefixtures("codec")
+
 MIB = 1 << 20
 
 

@@ -32,6 +32,8 @@ from streamkit.log.record_format import (
 )
 from streamkit.log.rows import decode_row, encode_row
 
+pytestmark = pytest.mark.usefixtures("codec")
+
 SEED = 0xC0FFEE
 REFUSED = (CorruptData, UnsupportedVersion)
 

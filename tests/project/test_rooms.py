@@ -32,6 +32,7 @@ LAYERS = (
         "metadata",
         "seconds",
         "signals",
+        "speed",
         "terminal",
         "functions",
         "html",

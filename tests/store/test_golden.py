@@ -69,6 +69,7 @@ def wanted(version: str, way: str) -> Any:
     return json.loads((GOLDEN / f"entries-{version}.json").read_text())[way]
 
 
+@pytest.mark.usefixtures("codec")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_store_of_any_version_reads_as_it_was_written(version: str, way: str, tmp_path: Path) -> None:
@@ -83,6 +84,7 @@ def test_a_store_of_any_version_reads_as_it_was_written(version: str, way: str, 
                 assert rest == offsets[at + 1 :]
 
 
+@pytest.mark.usefixtures("codec")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_store_of_any_version_goes_on(version: str, way: str, tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+//! The bytes of Python objects, and little-endian integers in them.
+
+use std::ffi::c_int;
+use std::slice;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// A read-only buffer that stays valid while this lives. None for an object that is none, or that somebody may change.
+pub struct View {
+    buffer: ffi::Py_buffer,
+}
+
+impl View {
+    pub fn new(object: &Bound<'_, PyAny>) -> Option<View> {
+        let mut buffer = ffi::Py_buffer::new();
+        // SAFETY: `buffer` is released in drop, and only if this succeeds. PyBUF_SIMPLE: contiguous bytes.
+        unsafe {
+            if ffi::PyObject_GetBuffer(object.as_ptr(), &mut buffer, ffi::PyBUF_SIMPLE as c_int) != 0 {
+                ffi::PyErr_Clear();
+                return None;
+            }
+        }
+        let view = View { buffer };
+        (view.buffer.readonly != 0).then_some(view)
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        if self.buffer.len <= 0 {
+            return &[];
+        }
+        // SAFETY: the exporter keeps the bytes where they are until the buffer is released.
+        unsafe { slice::from_raw_parts(self.buffer.buf.cast::<u8>(), self.buffer.len as usize) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: filled by PyObject_GetBuffer. Values of this type live in functions that hold the GIL.
+        unsafe { ffi::PyBuffer_Release(&mut self.buffer) }
+    }
+}
+
+/// Calls `then` with the bytes of an object. None if it has none that nobody can change.
+pub fn with_bytes<T>(object: &Bound<'_, PyAny>, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return then(bytes.as_bytes());
+    }
+    View::new(object).and_then(|view| then(view.bytes()))
+}
+
+pub fn u16_at(data: &[u8], at: usize) -> Option<usize> {
+    Some(u16::from_le_bytes(data.get(at..at.checked_add(2)?)?.try_into().ok()?) as usize)
+}
+
+pub fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+pub fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(data.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// CRC-32 with zlib's polynomial, going on from `start`.
+pub fn crc32(data: &[u8], start: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(start);
+    hasher.update(data);
+    hasher.finalize()
+}

@@ -1,0 +1,26 @@
+//! The compiled twin of streamkit's format functions.
+//!
+//! The Python functions are the reference. A function here either returns what they would return, or says that it does
+//! not handle the input; then the Python function decides, also about errors. Nothing here raises CorruptData.
+
+mod block;
+mod bytes;
+mod msgpack;
+mod records;
+mod zstd;
+
+use pyo3::prelude::*;
+
+/// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
+const INTERFACE: u32 = 1;
+
+#[pymodule]
+fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("INTERFACE", INTERFACE)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<records::Records>()?;
+    module.add_class::<records::Reader>()?;
+    module.add_class::<block::Block>()?;
+    module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
+    Ok(())
+}
