@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _LATEST = (1 << 53) - 1
-"""Milliseconds since the epoch. No clock tells what is above it, and other formats cannot hold it."""
+"""Milliseconds since the epoch. No clock goes above it, and other formats cannot hold more."""
 
 
 def bounds_of(

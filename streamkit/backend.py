@@ -80,10 +80,11 @@ ANY: Final = Expect.ANY
 ABSENT: Final = Expect.ABSENT
 """Only if there is no row with the key."""
 NEXT: Final = Expect.NEXT
-"""Like ABSENT, for a row of a log: it is never replaced, and its key is greater than every one that was put so into the
-partition before. Where `limits.remote` is False the backend refuses a lower key with Conflict, also one that was
-deleted since. A remote one sees only the row: there the engine sees to it. Such rows are read in key order for the most
-part, and deleted from the front, so a backend may keep them apart: the local one does, in append-only files."""
+"""Like ABSENT, for a row of a log. Such a row is never replaced, and its key is greater than every key that was put
+with NEXT into the partition before. If `limits.remote` is False, the backend refuses a lower key with Conflict, also
+if the row of that key was deleted since. A remote backend checks only that the row is absent; the engine keeps the
+order there. Such rows are mostly read in key order and deleted from the front, so a backend may store them apart: the local
+backend uses append-only files."""
 
 
 class Conflict(StreamkitError):
@@ -95,7 +96,7 @@ class Conflict(StreamkitError):
 
 
 class Ambiguous(StreamkitError):
-    """A write was sent and its answer was lost. Whoever sent it reads back to learn what happened."""
+    """A write was sent and its answer was lost. The caller reads the row to learn the outcome."""
 
 
 class Value(NamedTuple):
@@ -127,21 +128,21 @@ class Range(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Facts about a backend's service. What follows from them is the engine's business."""
+    """Facts about a backend's service. The engine draws the conclusions."""
 
     remote: bool = False
-    """True: a call is a network request, and the clock that matters is the service's. False: all who use the store are
-    on this machine, and NEXT refuses keys that are too low."""
+    """True: a call is a network request, and the service's clock counts. False: all processes that use the store are on
+    this machine, and NEXT refuses keys that are too low."""
     page: int = 1000
-    """Rows that one request of a scan brings."""
+    """Rows that one request of a scan returns."""
     rate: float = float("inf")
     """Requests a second that the service takes for one partition before it throttles, as far as it says."""
 
 
 class Grant(NamedTuple):
-    """A lease that was acquired. `token` is greater than that of every earlier grant of the name, for ever.
+    """A lease that was acquired. `token` is greater than the token of every earlier grant of the name.
 
-    That holds also if somebody deleted what the service keeps of the lease: then it begins at `first_token`.
+    That also holds if the stored state of the lease was deleted: then tokens begin at `first_token`.
     """
 
     name: str
@@ -173,31 +174,31 @@ class Backend(Protocol):
         ...
 
     def service_time(self) -> ServiceTime | None:
-        """The service's clock as its answers have told it, those that refused something too; asks nothing.
+        """Return the service's clock, known from the dates of its answers, refusals included. Sends no request.
 
-        None before the first answer, and where answers are not dated: then nothing that was archived is removed from
-        the log. None for ever where all who use the store share this machine's clock (not `limits.remote`).
+        None before the first answer, and if answers have no date: then no archived transaction is removed from the log.
+        Always None if all processes that use the store share this machine's clock (not `limits.remote`).
         """
         ...
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
-        """The rows' values in the order of `keys`, None for one that is not there.
+        """Return the rows' values in the order of `keys`, None for a missing row.
 
-        Sees every write that was acknowledged before the call, by any process. Several keys are fetched in parallel
-        where that is faster, and are not one snapshot.
+        Sees every write that was acknowledged before the call, by any process. Several keys are fetched in parallel if
+        that is faster. They are not one snapshot.
         """
         ...
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-        """Parts of values, like get. A range that reaches beyond the value is cut there, as bytes are."""
+        """Return parts of values, like get. A range that reaches beyond the value is cut off, like a slice of bytes."""
         ...
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
-        """Rows with start <= key < end in key order, lazily, at most `limit` (0: all).
+        """Yield rows with start <= key < end in key order, lazily, at most `limit` (0: all).
 
-        A row that is there from before the scan until after it is never left out. An empty page is not the end.
-        A failed read raises; the iterator never just stops early. Nothing (cursor, lock, read transaction) is held
-        while the caller thinks. With `values` False only keys are needed: data and etag may be empty.
+        A row that exists from before the scan until after it is never left out. An empty page is not the end. A failed
+        read raises; the iterator never just stops early. No cursor, lock or read transaction is held between two rows.
+        With `values` False only keys are needed: data and etag may be empty.
         """
         ...
 
@@ -206,16 +207,16 @@ class Backend(Protocol):
     ) -> Etag:
         """Set one row, if its precondition holds, and return its new etag.
 
-        Returns when the row is on stable storage, and with it every row that was put into the partition before, by
-        whom ever. With `durable` False a local backend may return earlier: a reader in any process sees the row, and
-        only a power cut can take it back.
+        Returns when the row is on stable storage, together with every row that any process put into the partition
+        before. With `durable` False a local backend may return earlier: a reader in any process sees the row, and only
+        a power cut can take it back.
         """
         ...
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """Remove rows, each for itself and in any order; one that is not there is fine.
+        """Remove rows, each for itself and in any order. A missing row is no error.
 
-        After an error some of them may be removed, or be removed later: to call it again is right.
+        After an error some of them may be removed, or be removed later: call it again.
         """
         ...
 
@@ -228,11 +229,11 @@ class Backend(Protocol):
         ...
 
     def renew(self, grant: Grant) -> Grant:
-        """The same lease (same token) for another ttl from now. LeaseLost if it was taken or released."""
+        """Return the same lease (same token) for another ttl from now. LeaseLost if it was taken or released."""
         ...
 
     def release(self, grant: Grant) -> None:
-        """Give it up, so that it can be acquired at once. One that was lost already is fine."""
+        """Release the lease, so that it can be acquired at once. Releasing a lost lease is no error."""
         ...
 
     def close(self) -> None:
@@ -244,26 +245,26 @@ class Driver(Protocol):
     """One root URL, under which there are stores. Making it does no I/O."""
 
     def stores(self) -> Iterator[UUID]:
-        """The stores that exist: those that something was written to. In any order."""
+        """Yield the stores that exist, in any order. A store exists once something was written to it."""
         ...
 
     def open(self, store: UUID) -> Backend:
-        """The store's backend; no I/O, and the store need not exist."""
+        """Return the store's backend. No I/O; the store need not exist."""
         ...
 
     def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        """Remove all of it. A store that does not exist is fine. If it fails half-way, calling again goes on.
+        """Remove the store. A missing store is no error. After a failure, a second call continues.
 
-        A process that has the store open may go on writing; its rows then belong to a store that was made again. If
+        A process that has the store open may continue to write; its rows then belong to a new store of this id. If
         `limits.remote` is False, such writes are refused with StoreClosed.
 
-        `keep`: rows (partition, key) that stay, so that such processes find them. The store is gone all the same, and
+        `keep`: rows (partition, key) that stay, so that such processes find them. The store counts as deleted and is
         not listed. Rows are named only if `limits.remote`. A second call removes the rows that it does not name.
         """
         ...
 
     def close(self) -> None:
-        """Close what the driver shares between its stores. Again is fine."""
+        """Close the resources that the driver's stores share. A second call does nothing."""
         ...
 
 
@@ -272,9 +273,9 @@ class ArchiveHost(Protocol):
     """A driver that can also say where archives are kept. A driver need not: then `connect(archive=URL)` says it."""
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
-        """The URL of a directory for the archives of all stores, and delta-rs storage options with credentials.
+        """Return the URL of a directory for the archives of all stores, and delta-rs storage options with credentials.
 
-        `delete` removes what is below `<url>/<store>/` too. `stores` is not disturbed by it. No I/O.
+        `delete` also removes everything below `<url>/<store>/`. `stores` ignores the directory. No I/O.
         """
         ...
 
@@ -323,10 +324,10 @@ class Salvages(Protocol):
     """A backend that can read around damage. It keeps rows together, so a damaged row hides others."""
 
     def salvage(self, partition: bytes) -> Salvaged:
-        """The readable rows of a partition. Nobody writes meanwhile, and nothing is changed.
+        """Return the readable rows of a partition. No process writes meanwhile, and nothing is changed.
 
-        A row whose newest version is damaged has an older one, or none; a row whose deletion is damaged is there.
-        Values put with NEXT may be damaged: whoever reads them has checksums of its own.
+        A row whose newest version is damaged has an older version, or none. A row whose deletion is damaged exists.
+        Values put with NEXT may be damaged: their reader has its own checksums.
         """
         ...
 
@@ -367,8 +368,8 @@ def owner_of(partition: bytes) -> tuple[str, int] | None:
 def first_token(now: float) -> int:
     """The first token of a lease that is not stored; `now`: seconds since the epoch by the service's clock.
 
-    Something may have been stored, and deleted behind streamkit's back. A token grows by one with each grant, which is
-    less than a million times a second, so those of before are lower. The clock is exact to the second; what is below
-    keeps two tokens of the same second apart.
+    The stored token may have been deleted behind streamkit's back. A token grows by one with each grant, which is less
+    than a million times a second, so earlier tokens are lower. The clock is exact to the second; the lower digits are
+    random, so that two tokens of the same second differ.
     """
     return int(now) * 1_000_000 + int.from_bytes(urandom(4)) % 1_000_000

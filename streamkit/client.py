@@ -177,12 +177,12 @@ class Client:
         self._lock = threading.RLock()
 
     def store(self, store_id: UUID | str) -> Store:
-        """A handle of the store with this UUID. No I/O: the store comes into being with its first write.
+        """Return a handle of the store with this UUID. No I/O: the first write creates the store.
 
-        Each call gives another handle, which may be closed, by `with`, without closing others; all of this client's
-        share what they have learned, and their commits go together. Where calls are requests, the client keeps that
-        of a few stores whose last handle was closed. Where a handle was told that a space, or the store, was deleted,
-        the next call gives one that begins anew; those of before are told so for as long as they are open.
+        Each call returns a new handle. Closing it, also by `with`, closes no other handle. All handles of this client
+        share their caches and their commits. If calls are network requests, the client keeps the caches of a few stores
+        whose last handle was closed. If a handle has learned that a space or the store was deleted, the next call
+        returns a handle with empty caches; earlier handles keep raising the error until they are closed.
         """
         found = _uuid(store_id)
         with self._lock:
@@ -242,10 +242,10 @@ class Client:
         return self._driver.stores()
 
     def delete_store(self, store_id: UUID | str) -> None:
-        """Delete all of a store. One that does not exist is fine. Nobody may be writing to it.
+        """Delete a store. A missing store is no error. No process may write to it meanwhile.
 
-        Whoever still has it open is told at the next call by StoreClosed or CorruptData, and does no harm to a store
-        that is made again. In the cloud small empty rows are left to tell it: one for each partition, and one for each
+        A process that still has it open gets StoreClosed or CorruptData at its next call, and does no harm to a new
+        store of this UUID. In the cloud, small empty rows remain for that: one for each partition, and one for each
         transaction of the last minutes (a thirtieth of the archive grace).
         """
         self._check_open()

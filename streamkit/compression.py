@@ -11,14 +11,16 @@ __all__ = ["grow", "grow_pieces", "load_zstd", "shrink"]
 
 _LEVEL = 1
 _SHORT = 1 << 20
-"""To make a compressor takes longer than to use it on less; what it holds on to grows with what it is given."""
+"""Making a compressor takes longer than compressing less than this. A kept compressor holds memory in proportion to its
+input."""
 _LARGE = 1 << 16
 """Bytes. Below this limit it costs less to decompress a frame than to ask for its size."""
 _PIECE = 1 << 20
 _WINDOW_LOG = 23
 """Log2 of the memory that a frame may need: 8 MiB. `shrink` and published views need 512 KiB."""
 _free = threading.Lock()
-"""Held by who uses the compressor that is kept. Nobody waits for it: a handler may interrupt its own thread."""
+"""Held by the thread that uses the kept compressor. No thread waits for it, because a handler may interrupt its own
+thread."""
 _zstd: Any = None
 _kept: Any = None
 

@@ -1,8 +1,8 @@
-"""Dynamic consistency boundaries: read events by tags and types, and append if nothing that matches came after them.
+"""Dynamic consistency boundaries: read events by tags and types, and append if no matching event came after them.
 
 A space holds one log of events, whose positions are 1, 2, 3, … without gaps. Each event is in the segment `events`, and
 again in the segment `tag/…` of each of its tags: a decision reads one segment for each tag that it asks for. One
-transaction writes all of that, and expects the end of the log to be where its condition was checked.
+transaction writes both, and expects the end of the log at which its condition was checked.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class EventStore:
                 try:
                     self._head = self._write(recorded, head)
                 except SequenceMismatch as error:
-                    # Another process appended: the condition is checked again, against what it wrote.
+                    # Another process appended: the condition is checked again, against its events.
                     head = error.actual
                 else:
                     return self._head

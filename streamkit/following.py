@@ -1,4 +1,4 @@
-"""Following for callers: what a follower or a subscriber of a store looks for, each time that it looks."""
+"""Following for callers: the looks of followers and subscribers at a store."""
 
 from __future__ import annotations
 

@@ -36,9 +36,8 @@ def check_function(name: str, function: Any, takes: str, *, iterated: bool = Fal
 
 
 def completed(name: str, result: T) -> T:
-    """The result of a call. TypeError for an awaitable or a generator, whose work is still to do.
-
-    A lambda can return one, and only its result shows that.
+    """Return the result of a call. TypeError for an awaitable or a generator, because its work is still to do. A lambda
+    can return one, and only its result shows that.
     """
     if type(result) in _PLAIN:
         return result

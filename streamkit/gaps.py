@@ -1,4 +1,4 @@
-"""Gaps: what a reader is told of entries that are not there any more."""
+"""Gaps: values that stand for removed entries in a read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["Gap"]
 class Gap(msgspec.Struct, frozen=True, gc=False):
     """Entries that were removed: `first_sequence` to `last_sequence` of a segment.
 
-    `reason` is "trimmed", "expired", "erased" or "deleted". Where a space was trimmed `segment` is empty, and the
-    numbers are those of transactions (`Entry.trx.number`): what they wrote to any segment is gone.
+    `reason` is "trimmed", "expired", "erased" or "deleted". If a space was trimmed, `segment` is empty, and the numbers
+    are those of transactions (`Entry.trx.number`): their entries in all segments were removed.
     """
 
     space: str

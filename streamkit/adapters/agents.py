@@ -109,7 +109,7 @@ class McpEventStore:
     async def replay_events_after(
         self, last_event_id: str, send_callback: Callable[[Any], Awaitable[None]]
     ) -> str | None:
-        """Send what came after a message in its stream; returns the id of the stream, None if there is no such one."""
+        """Send the messages after a given one in its stream. Return the id of the stream; None if it does not exist."""
         from mcp.server.streamable_http import EventMessage
         from mcp.types import jsonrpc_message_adapter
 

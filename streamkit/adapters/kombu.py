@@ -120,7 +120,7 @@ class _QoS(virtual.QoS):
         super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Give the message back, or else make it a dead letter."""
+        """Return the message to the queue, or make it a dead letter."""
         if requeue:
             self.channel.held.settle(delivery_tag, lambda consumer, delivery: consumer.release(delivery))
         else:
@@ -128,7 +128,7 @@ class _QoS(virtual.QoS):
         super().ack(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
-        """Give back what is not settled."""
+        """Return unsettled messages to their queues."""
         self._flush()
         for tag in list(self._delivered):
             self.channel.held.settle(tag, lambda consumer, delivery: consumer.release(delivery))
@@ -222,7 +222,7 @@ class Channel(virtual.Channel):
         try:
             return action()
         except StoreClosed:
-            # An open store goes on to refuse a space that was deleted.
+            # An open store keeps refusing a space that was deleted.
             self._store = self.connection.open_store()
             self._opened.pop(queue, None)
             self._consuming.pop(queue, None)
@@ -261,7 +261,7 @@ class Channel(virtual.Channel):
         return None
 
     def _get_many(self, queues: Sequence[str], timeout: float | None = None) -> None:
-        """Deliver what is there, up to a page of each queue."""
+        """Deliver waiting messages, up to a page from each queue."""
         found = False
         for queue in list(queues):
             self._use(queue)
@@ -372,7 +372,7 @@ class Channel(virtual.Channel):
             self._store.produce(_SPACE, _use_segment(queue), [Record(use)])
 
     def _sweep(self) -> None:
-        """Remove queues of processes that were killed: else the store would keep them for ever."""
+        """Remove the queues of killed processes. Otherwise the store would keep them for ever."""
         now = time.monotonic()
         if self._swept is not None and now - self._swept <= self.abandoned_after / 24:
             return

@@ -46,7 +46,7 @@ _MOST = 16 << 20
 _REWRITE = "langgraph:rewrite"
 """Metadata of entries that are written in several commits: "end" of the last ones, and "part" of the others.
 
-Readers pass over the parts until the end is there, so all of them appear at once.
+Readers skip the parts until the end exists, so all of them appear at once.
 """
 
 Typed = tuple[str, bytes]
@@ -141,9 +141,10 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     @contextmanager
     def session(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None) -> Iterator[Lease]:
-        """Nobody else runs the thread within the block: LeaseNotAcquired if somebody does, after `wait` seconds.
+        """Hold the thread alone within the block. LeaseNotAcquired if another session still holds it after `wait`
+        seconds.
 
-        What this saver writes to the thread is refused with Fenced once a later session has begun to write.
+        Once a later session has begun to write, writes of this saver to the thread raise Fenced.
         """
         with self._store.lease(f"{self._space}/{thread_id}", ttl=ttl, wait=wait) as lease:
             self._leases[thread_id] = lease
@@ -193,7 +194,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task wrote after a checkpoint, in one commit."""
+        """Store the writes of a task after a checkpoint, in one commit."""
         thread, namespace = _place(config)
         indexed = [
             (WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
@@ -219,7 +220,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             try:
                 self._rewrite(target_thread_id, parts, last)
             except SequenceMismatch:
-                continue  # somebody wrote to it meanwhile
+                continue  # another writer was faster
             return
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -260,14 +261,15 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             last = self._append(thread, page, last, mark)
 
     def _keep(self, thread: str, chosen: Callable[[_Thread], list[_Checkpoint]]) -> None:
-        """Remove the other checkpoints. Those that stay are written anew with their values, and the rest is trimmed."""
+        """Remove the other checkpoints. The remaining ones are written again with their values, and the rest is
+        trimmed."""
         while True:
             known, last = self._known(thread)
             kept = chosen(known)
             if len(kept) == len(known.checkpoints):
                 return
             if not kept:
-                # What came since stays.
+                # Later checkpoints stay.
                 self._store.trim(self._space, thread, before=last + 1)
                 return
             parts: list[_Checkpoint | _Writes] = []
@@ -282,7 +284,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             try:
                 self._rewrite(thread, parts, last)
             except SequenceMismatch:
-                continue  # somebody wrote to it meanwhile
+                continue  # another writer was faster
             self._store.trim(self._space, thread, before=last + 1)
             return
 
@@ -452,7 +454,7 @@ def _pages(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
 
 
 def _needed(known: _Thread) -> list[_Checkpoint]:
-    """The newest checkpoint of each namespace, and its ancestors for as long as a value of it is nowhere stored."""
+    """The newest checkpoint of each namespace, and its ancestors until all of its values are found."""
     newest: dict[str, _Checkpoint] = {}
     for part in known.checkpoints.values():
         newest.setdefault(part.namespace, part)

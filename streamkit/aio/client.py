@@ -86,7 +86,7 @@ class AsyncClient:
         await self._calls.call(self._sync.delete_store, store_id)
 
     async def close(self) -> None:
-        """Close the client and its stores, after what they have under way. Again is fine."""
+        """Close the client and its stores, after their running calls. A second call does nothing."""
         if self._closing is None:
             self._threads.loop  # noqa: B018  (checks)
             self._calls.closed = True

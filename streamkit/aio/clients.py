@@ -1,4 +1,4 @@
-"""Views, routes and presence for coroutines: what they do is done in threads, and waited for on the event loop."""
+"""Views, routes and presence for coroutines. Threads do the work, and the event loop waits for them."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ class AsyncMembers:
         self._calls = calls
 
     async def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> AsyncMembership:
-        """See Members.join. Cancelled, nobody is there by that name who was not before."""
+        """See Members.join. A cancelled call adds no member."""
         joining = self._calls.submit(lambda: self._sync.join(name, metadata, ttl))
         try:
             return AsyncMembership(await asyncio.wrap_future(joining), self._calls)
         except asyncio.CancelledError:
-            # It may succeed yet, and its lease would be renewed for as long as the process lives.
+            # The join may still succeed. Then its lease would be renewed until the process ends.
             joining.add_done_callback(self._leave)
             raise
 

@@ -60,7 +60,7 @@ async def _look_until(
 ) -> list[Delivery]:
     """Call `look` now and after each change until it finds something, for `wait` seconds at most.
 
-    Cancelled, it gives back what was found meanwhile.
+    A cancelled call returns its deliveries to the group.
     """
     loop = calls.check()
     end = loop.time() + wait
@@ -113,9 +113,9 @@ class AsyncConsumer(_Twin[Consumer]):
         return self.sync.name
 
     async def receive(self, limit: int = 10, wait: float = 0.0, *, auto_ack: bool = False) -> list[Delivery]:
-        """At most `limit` deliveries; waits up to `wait` seconds (infinity: for ever) for the first.
+        """Return at most `limit` deliveries. Waits up to `wait` seconds (infinity: for ever) for the first.
 
-        Cancelled, it gives back what it was about to hand out.
+        A cancelled call returns its deliveries to the group.
         """
         check_seconds("wait", wait, endless=True)
         look = partial(self.sync.receive, limit, auto_ack=auto_ack)
@@ -127,7 +127,7 @@ class AsyncConsumer(_Twin[Consumer]):
                 self.sync.release(delivery)
 
     async def __aiter__(self) -> AsyncGenerator[Delivery, None]:
-        """Deliveries, one after the other, for ever."""
+        """Yield deliveries, one after the other, without end."""
         while True:
             for delivery in await self.receive(1, wait=60.0):
                 yield delivery
@@ -199,15 +199,15 @@ class AsyncGroup(_Twin[Group]):
             failure = error
             raise
         finally:
-            # Each delivery whose handler began is settled by itself: the others were not handled, also after an error.
+            # Each delivery whose handler began has been settled. The others were not handled, also after an error.
             await self.calls.call(partial(worker.sync.leave, failure, give_back=True))
 
     async def receive(
         self, limit: int = 10, wait: float = 0.0, *, consumer: str | None = None, auto_ack: bool = False
     ) -> list[Delivery]:
-        """At most `limit` deliveries, without a consumer object. See `Group.receive`.
+        """Return at most `limit` deliveries, without a consumer object. See `Group.receive`.
 
-        Cancelled, it gives back what it was about to hand out.
+        A cancelled call returns its deliveries to the group.
         """
         check_seconds("wait", wait, endless=True)
         reception = await self.calls.call(lambda: self.sync.reception)
@@ -216,9 +216,9 @@ class AsyncGroup(_Twin[Group]):
         return await _look_until(self.calls, reception.waiter, wait, look, None if auto_ack else self.hand_back)
 
     async def deliveries(self, limit: int = 10, *, consumer: str | None = None) -> AsyncGenerator[list[Delivery], None]:
-        """Deliveries as they come, for ever. At most `limit` of them are unsettled at a time, in any process.
+        """Yield deliveries as they come, without end. At most `limit` of them are unsettled at a time, in any process.
 
-        At its end (`aclose()`, or a cancellation) it hands back those that were not settled.
+        At its end (`aclose()`, or a cancellation) unsettled deliveries go back to the group.
         """
         held: list[Delivery] = []
         reception = await self.calls.call(lambda: self.sync.reception)
@@ -362,7 +362,7 @@ class _Run:
         return RunReport(self._acked, self._failed, self._lost, self._dead)
 
     async def _wait(self, running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Until one of them is done; the others. Raises what it raised."""
+        """Wait until one of them is done, and return the others. Raises the error of the one that is done."""
         done, others = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()

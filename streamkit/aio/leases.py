@@ -64,7 +64,7 @@ class AsyncLease:
 
     @property
     def token(self) -> int:
-        """Greater than that of every earlier holder, for ever. LeaseLost if it is not held."""
+        """A number greater than the token of every earlier holder. LeaseLost if the lease is not held."""
         return self.held.token
 
     def remaining(self) -> float:

@@ -76,7 +76,7 @@ async def follow(calls: Calls, watch: Watch, following: Iterator[_T]) -> AsyncGe
             if found:
                 timer.reset()
             most = min(most * 4, _MANY)
-        # What is found from now on is known already: followers of one space share the looks at the storage.
+        # Followers of one space share their requests, so later entries may be known already.
         timer.since = 0
         while timer.known() == seen:
             if not await watch.wait(timer, seen):
@@ -115,7 +115,7 @@ class Watch:
         waiting = asyncio.get_running_loop().create_future()
         if not self._waiting:
             timer.news.listen(self._tell)
-        # Whoever tells looks whether somebody waits, and whoever waits looks again after it has said so.
+        # The notifier checks for waiters. A waiter registers first and then looks again, so it misses nothing.
         self._waiting[waiting] = lambda: timer.known() != seen
         try:
             if timer.known() == seen:
@@ -156,5 +156,5 @@ class Watch:
                 waiting.set_result(None)
 
     def close(self) -> None:
-        """Whoever waits ends, with StoreClosed. The store's `closed` was set before."""
+        """End all waiters with StoreClosed. The store's `closed` was set before."""
         self._look()

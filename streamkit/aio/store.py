@@ -40,18 +40,19 @@ _T = TypeVar("_T")
 
 
 class AsyncStore:
-    """From `client.store(id)` of `streamkit.aio`: what `streamkit.Store` does, for the coroutines of one event loop.
+    """A store for the coroutines of one event loop, from `client.store(id)` of `streamkit.aio`.
 
-    What gives a value is awaited, what gives many is read with `async for`. Arguments, results and errors are those of
-    `streamkit.Store`; also RuntimeError in another event loop, or after a fork. `progress` is called on the event loop,
-    and what is cancelled that takes one ends where it would be called next. Followers and subscribers have a thread
-    while they look, and none while they wait. What `to_arrow` gives blocks: read it in a thread.
+    A method that returns one value is awaited; a method that returns many is read with `async for`. Arguments, results
+    and errors are those of `streamkit.Store`; also RuntimeError in another event loop, or after a fork. `progress` is
+    called on the event loop. A cancelled call that takes `progress` ends at its next call of it. Followers and
+    subscribers use a thread while they look, and none while they wait. The reader that `to_arrow` returns blocks: use
+    it in a thread.
     """
 
     def __init__(self, store: Store, threads: Threads) -> None:
         self.id = store.id
         self.sync = store
-        """The same store for threads; what is written by it shares commits with this one."""
+        """The same store for threads. Its writes share commits with the writes of this one."""
         self.calls = Calls(threads, f"store {store.id}")
         self.watch = Watch(self.calls)
         """The watch on which this store's followers wait."""
@@ -107,7 +108,7 @@ class AsyncStore:
         return AsyncTransaction(self, draft_of(self.sync, space, idempotency_key, held))
 
     async def commit(self, draft: Draft) -> None:
-        """Commit what is in it, together with what other coroutines commit."""
+        """Commit the transaction, together with those of other coroutines."""
         committer = await self._committer(draft)
         lane = self._lanes.get(committer)
         if lane is None:
@@ -339,7 +340,7 @@ class AsyncStore:
         return self.sync.statistics()
 
     async def close(self) -> None:
-        """Close this handle, after what it has under way. What reads and follows by it ends. Again is fine."""
+        """Close this handle, after its running calls. Its readers and followers end. A second call does nothing."""
         if self._closing is None:
             self.calls.threads.loop  # noqa: B018  (checks)
             self.calls.closed = True

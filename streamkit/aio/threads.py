@@ -18,7 +18,7 @@ __all__ = ["Calls", "Threads"]
 
 _T = TypeVar("_T")
 _LONG = 4
-"""Threads for what takes long: archiving, verifying. Reads do not wait for them."""
+"""Threads for long work, such as archiving and verifying. Reads do not wait for them."""
 
 
 class Threads:
@@ -96,7 +96,7 @@ class Calls:
         return loop
 
     async def call(self, work: Callable[..., _T], *args: object, long: bool = False) -> _T:
-        """`work(*args)` in a thread. Cancelled, it is not waited for; if it has begun, it goes on to its end."""
+        """Run `work(*args)` in a thread. A cancelled call does not wait for it; work that has begun runs to its end."""
         return await asyncio.wrap_future(self.submit(work, *args, long=long))
 
     def submit(self, work: Callable[..., _T], *args: object, long: bool = False) -> Future[_T]:
@@ -112,10 +112,10 @@ class Calls:
         return future
 
     async def wait(self) -> None:
-        """Until nothing runs any more. What has no end of its own is told to stop."""
+        """Wait until nothing runs any more. Endless work is told to stop."""
         for stop in self.stops:
             stop()
         while running := list(self._running):
             ended, _ = await asyncio.wait([asyncio.wrap_future(future) for future in running])
             for future in ended:
-                future.cancelled() or future.exception()  # it was told to who asked, if anybody still does
+                future.cancelled() or future.exception()  # the caller has got the error, if it still waits

@@ -41,7 +41,7 @@ class _Added:
             self._error = error
 
     def check(self) -> None:
-        """Raise what is wrong with it, once."""
+        """Raise the error of the addition, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -77,10 +77,10 @@ class AsyncTransaction:
     def produce(
         self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None
     ) -> Awaitable[None]:
-        """Add records. What is wrong with them is said here, or by `await`, or at the end of the block at the latest;
-        what is wrong with their place, at the commit.
+        """Add records. An error in the records is raised here, by `await`, or at the end of the block at the latest.
 
-        They are read and in the transaction when this returns; it need not be awaited.
+        A wrong expectation is raised at the commit. The records are in the transaction when this returns; it need not
+        be awaited.
         """
         self._draft.check_open()
         if not isinstance(records, Record | bytes | str | Mapping):
@@ -95,7 +95,8 @@ class AsyncTransaction:
         return added
 
     async def encode(self) -> None:
-        """In a thread, what is large. Cancelled, it goes on, and the next call waits for it."""
+        """Check large records in a thread. If the call is cancelled, the check continues, and the next call waits for
+        it."""
         while self._large or self._encoding is not None:
             if self._encoding is None:
                 large, self._large = self._large, []
@@ -154,4 +155,4 @@ def is_much(records: Iterable[Record]) -> bool:
             len(records) > _RECORDS or sum([len(record.payload) for record in records]) > _BYTES
         )
     except (AttributeError, TypeError):
-        return False  # the check says what is wrong with them
+        return False  # the check raises the error

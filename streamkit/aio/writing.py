@@ -118,9 +118,9 @@ class Lane:
             request.future.set_result(None)
 
     def drive(self) -> None:
-        """Have a thread commit what is queued; from any thread.
+        """Have a thread commit the queued requests. Any thread may call this.
 
-        It is the loop that asks the pool for one: a thread that is interrupted in there leaves the pool's locks behind.
+        The loop asks the pool for the thread, because an interrupted thread would leave the pool's locks behind.
         """
         if not self._driving:
             self._driving = True
@@ -133,7 +133,7 @@ class Lane:
         try:
             self._calls.start(self._calls.threads.commit, self._drive)
         except RuntimeError:
-            # No thread can be started, or the pool is closed. While somebody waits, it is tried again.
+            # No thread can be started, or the pool is closed. It is tried again while a caller waits.
             self._driving = False
 
     def _drive(self) -> None:
@@ -141,7 +141,7 @@ class Lane:
         self._committer.drive()
 
     def _beat(self) -> None:
-        """A thread may be stopped anywhere, also before it wakes somebody up."""
+        """A thread may be stopped anywhere, also before it wakes a waiter."""
         self._timer = None
         if not self._waiting:
             return

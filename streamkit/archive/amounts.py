@@ -99,8 +99,8 @@ class Amounts:
     def number_of(
         self, clusters: Sequence[Sequence[File]], position: int, trimmed: TrimmedMark = _UNTRIMMED
     ) -> int | None:
-        """The transaction that wrote the entry at `position`; None if it is not there. If that entry was trimmed: the
-        last transaction before the next entry that is there."""
+        """The transaction that wrote the entry at `position`; None if there is none. If that entry was trimmed: the
+        last transaction before the next remaining entry."""
         import numpy as np
 
         if position < trimmed.position:

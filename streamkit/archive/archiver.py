@@ -40,7 +40,8 @@ def _groups(partitions: Sequence[Partition]) -> Iterator[tuple[str, list[Partiti
 
 
 def see_committed(partition: Partition) -> None:
-    """See what was committed before this call. Of many partitions few have much, so requests are few, one by one."""
+    """Refresh all partitions up to the time of this call. Few of many partitions have new transactions, so one by one
+    costs few requests."""
     if partition.remote:
         partition.catch_up(_SINGLE)
     else:
@@ -80,7 +81,8 @@ def archive_space(
 
 
 def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeLease) -> int:
-    """Remove transactions whose grace is over, except where another archiver is at work; return their count."""
+    """Remove transactions whose grace is over, and return their count. Partitions of another running archiver are left
+    out."""
     removed = 0
     for name, group in _groups([partition for partition in partitions if partition.head.archived]):
         try:

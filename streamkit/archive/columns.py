@@ -58,7 +58,7 @@ def as_ours(rows: pa.Table, large: bool = True) -> pa.Table:
 
     ours = schema()
     for at, field in enumerate(rows.schema):
-        if field.name not in ours.names:  # another engine's, of which views cannot be taken apart
+        if field.name not in ours.names:  # from another engine; its views cannot be split
             views = {pa.string_view(): pa.string(), pa.binary_view(): pa.large_binary()}
             kind = views.get(field.type, field.type)
         elif large and field.name == "payload":

@@ -190,7 +190,7 @@ def _is_too_large(archive: Archive, file: File) -> bool:
 
 
 def sort_files(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
-    """Write the rows of `files` anew, as an archiver would have: each file a range of transactions of a partition."""
+    """Rewrite the rows of `files` as an archiver would: each file has a range of transactions of a partition."""
     _replace(archive.table, files, list(_sorted_files(archive.table, files, list(snapshot.state.types))))
 
 

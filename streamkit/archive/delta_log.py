@@ -1,7 +1,7 @@
-"""The log of a Delta table, read once: one pass over it tells the files, the schema and every application's mark.
+"""The log of a Delta table, read once: one pass gives the files, the schema and the mark of every application.
 
 delta-rs replays the log for each question, so that a table of 64 partitions costs 130 replays. Here a replay begins at
-the newest checkpoint, and who has a state already reads only the versions after it. delta-rs still writes.
+the newest checkpoint. A reader that has a state already reads only later versions. delta-rs still writes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Replay:
 
     def state(self, version: int) -> LogState:
         if self.protocol is None or self.metadata is None:
-            raise ValueError("its log does not say of what protocol and schema it is")
+            raise ValueError("its log names neither its protocol nor its schema")
         return LogState(version, self.protocol, self.metadata, self.marks, self.added)
 
 
@@ -98,9 +98,9 @@ def _key(action: Add | Remove) -> tuple[str, str]:
 
 
 def replay(table: TableFiles, version: int | None = None, before: LogState | None = None) -> LogState | None:
-    """The newest state, or that of `version`. None if there is no table. Damaged where the log is not whole.
+    """The newest state, or the state at `version`. None if there is no table. Damaged if the log is incomplete.
 
-    What is known `before` is not read again, if the log still has what follows on it.
+    The state `before` is not read again if the log still has the versions after it.
     """
     sizes = table.log_sizes()
     commits, checkpoints = listed(sizes)

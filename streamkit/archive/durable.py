@@ -49,7 +49,7 @@ def sync(path: str) -> None:
 
 
 def keep(path: str) -> None:
-    """Sync a new file and its name to stable storage. Everybody who may enter its directory may read it."""
+    """Sync a new file and its name to stable storage. Every user who may enter its directory may read it."""
     directory = os.path.dirname(path)
     with contextlib.suppress(OSError):
         os.chmod(path, os.stat(directory).st_mode & 0o666)
@@ -83,7 +83,7 @@ def sync_directories(table: str) -> None:
 
 
 def log_tail(table: str) -> list[str]:
-    """The names in the log that the newest versions are read from: the last checkpoint, and what follows on it."""
+    """The names in the log that the newest versions are read from: the last checkpoint and the later files."""
     log = os.path.join(table, LOG)
     first = 0
     with contextlib.suppress(OSError, RecursionError, *UNDECODABLE), open(os.path.join(log, _HINT), "rb") as hint:

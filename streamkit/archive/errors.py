@@ -131,7 +131,7 @@ def _said(error: Exception, options: Mapping[str, str]) -> str:
 
 
 def _plain(error: BaseException, options: Mapping[str, str]) -> str:
-    """One line without what a terminal interprets, backtraces and secrets."""
+    """One line without control characters, backtraces and secrets."""
     text = _FRAMES.sub("", str(error))
     text = _CONTROL.sub(" ", _ESCAPE.sub("", text)).replace("↳", ":")
     text = _SIGNED.sub(r"\1…", " ".join(text.split())).replace(" : ", ": ")

@@ -88,7 +88,7 @@ class FileBuilder:
         if any(metadata):
             self._metadata.update((self.rows + at, data) for at, data in enumerate(metadata) if data)
         payloads: list[bytes | None] = [entry.payload for entry in entries]
-        if holes:  # what was erased has a row without a payload
+        if holes:  # an erased entry has a row without a payload
             payloads = [None if isinstance(payload, Removed) else payload for payload in payloads]
         size = sum([len(entry.payload) for entry in entries])
         self._payloads += payloads

@@ -38,7 +38,7 @@ _FOOTERS = 256
 _SMALL = 1 << 20
 """Bytes up to which a file is read with one request."""
 _SLAB = 16 << 20
-"""Bytes of rows that are decoded together: what row groups hold is told by decoding some of them."""
+"""Bytes of rows that are decoded together. Some row groups are decoded to learn the sizes of the others."""
 
 
 class FileReader:
@@ -73,7 +73,7 @@ class FileReader:
             return next(payload for part, payload in said_parts if part.partition == file.partition)
         said = (source.metadata.metadata or {}).get(PAYLOAD_BYTES.encode(), b"").decode(errors="replace")
         number = said.partition(" ")[0]
-        # Another engine that writes a file anew may leave there what its rows were once.
+        # Another engine that rewrites a file may leave old row positions there.
         if file.ours and number.isdecimal() and said == sealed(int(number)):
             return int(number)
         with self.table.reading(file.path):

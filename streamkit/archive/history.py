@@ -43,7 +43,7 @@ class Commit(NamedTuple):
 
 
 def commits(table: Table, first: int, last: int) -> list[Commit]:
-    """Versions first..last, oldest first; without those whose description Delta has cleaned up already."""
+    """Versions first..last, oldest first. Versions whose description Delta has cleaned up are left out."""
     found: list[Commit] = []
     for version in range(last, first - 1, -1):
         text = table.log_of(version)

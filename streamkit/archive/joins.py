@@ -91,7 +91,7 @@ def _connected(shared: Sequence[_Shared]) -> list[list[_Shared]]:
 
 
 def _runs(files: FileReader, snapshot: Snapshot, partition: int, target_bytes: int, left: set[str]) -> Iterator[_Run]:
-    """Neighbours that together have no more payload than a file should: what they take in memory is told by that."""
+    """Neighbours that together have no more payload than a file should. The payload bounds their memory."""
     trimmed = snapshot.trimmed[partition].until
     run = _Run([], 0, 0)
     for cluster in snapshot.clusters(partition):

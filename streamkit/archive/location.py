@@ -108,7 +108,7 @@ class ArchiveLocation(NamedTuple):
                 try:
                     shutil.rmtree(path)
                 except FileNotFoundError:
-                    continue  # somebody else removes it as well
+                    continue  # another process removes it as well
                 except OSError as error:
                     # An archiver that has not yet heard of the deletion may be writing to it.
                     if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:

@@ -69,7 +69,7 @@ class Archive:
         return found
 
     def newest(self, partition: int, archived: int) -> Snapshot:
-        """The newest version, which holds `partition` up to `archived`: others may have written files anew."""
+        """The newest version, which holds `partition` up to `archived`. Other processes may have rewritten files."""
         self._load(False)
         return self.snapshot(partition, archived)
 
@@ -106,8 +106,8 @@ class Archive:
         if not self._warned:
             self._warned = True
             warn(
-                "%s: the archive is damaged, or not where it is looked for, and the log is read in its place, for as "
-                "long as it holds that: restore the table before the grace is over, or name its place with "
+                "%s: the archive is damaged or not at this place. Reads use the log instead, until the grace removes "
+                "these transactions from it: restore the table before that, or name its place with "
                 "connect(archive=…): %s",
                 where,
                 error,
@@ -135,9 +135,9 @@ class Archive:
         return newer
 
     def _retry(self, view: LogView, last: int, walk: Callable[[Snapshot], Iterator[_T]]) -> Iterator[_T]:
-        """walk(a version that holds transaction `last`); again with a newer one if one of the files is gone.
+        """Yield from walk(a version that holds transaction `last`), and from a newer version if a file is gone.
 
-        `walk` goes on where it was.
+        `walk` continues where it was.
         """
         snapshot = self.snapshot(view.log.partition, last)
         while True:

@@ -80,7 +80,7 @@ def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:
 def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[int, ArchiveRow]:
     """Remove transactions whose grace is over; return their count and the partition's new row.
 
-    The caller holds the lease under which `note` was made, so nobody else has written the partition's row since.
+    The caller holds the lease under which `note` was made, so no other process has written the partition's row since.
     """
     now = partition.freshness.now()
     if now is None:

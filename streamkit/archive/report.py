@@ -46,7 +46,7 @@ class RestoreReport(Shown, frozen=True):
     """Copied by this call."""
     entries: int = 0
     present: int = 0
-    """Transactions that were there already, with the same content."""
+    """Transactions that the target had already, with the same content."""
     keys: int = 0
     """Transactions that were copied with their idempotency key."""
     keys_left: int = 0

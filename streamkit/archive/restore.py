@@ -257,7 +257,7 @@ class _Copy:
             there = next(held, None)
             if there is not None:
                 raise CorruptData(
-                    f"the target's space {self._known.name!r} goes on at transaction {there[0].number} of partition "
+                    f"the target's space {self._known.name!r} continues at transaction {there[0].number} of partition "
                     f"{partition}, where what was to be restored has ended: restore into a store of its own"
                 )
 

@@ -122,7 +122,7 @@ class Snapshot:
         self.state = state
         """The state of the table's log; a commit builds on it."""
         self.archived = archived
-        """For each partition, the last transaction that is there."""
+        """For each partition, the last transaction of the table."""
         self.trimmed = {partition: TrimmedMark.of(state.marks, partition) for partition in archived}
         """For each partition, how far rows of trimmed entries may be missing."""
         self.paths = {file.path for file in files}

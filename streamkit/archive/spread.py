@@ -54,7 +54,7 @@ class Wrote(msgspec.Struct, frozen=True, tag="archive"):
 
 
 class Rewrite(msgspec.Struct, frozen=True, tag="compact"):
-    """Files of the table whose rows are to be written anew."""
+    """Files of the table to rewrite."""
 
     store: UUID
     space: str
@@ -188,7 +188,7 @@ class Processes:
 
 
 def _close(pipe: IO[bytes]) -> None:
-    """Close a pipe whose reader may have ended. That is no error, as its answers tell."""
+    """Close a pipe whose reader may have ended. The answers show whether it failed."""
     with suppress(OSError):
         pipe.close()
 

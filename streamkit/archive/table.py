@@ -53,7 +53,7 @@ _INCARNATION = "streamkit.incarnation"
 _CHECKED = "streamkit/checked"
 """The application transaction of the version up to which nobody else has changed rows."""
 _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""Features of Delta that a table may have: without a deletion vector none of them changes what a file holds."""
+"""Features of Delta that a table may have. Without a deletion vector, none of them changes the rows of a file."""
 _INTERVAL = 10
 """Versions from one checkpoint of the log to the next: a new reader reads no more than these."""
 _CLEANED = 100
@@ -320,7 +320,7 @@ class Table(TableFiles):
         return int(found)
 
     def check_incarnation(self, state: LogState, settings: Settings) -> None:
-        """CorruptData if the table is that of a space of this name that was deleted, or made anew since."""
+        """CorruptData if the table belongs to an earlier, deleted space of this name."""
         found = state.configuration.get(_INCARNATION)
         if found and settings.incarnation and found != settings.incarnation.hex():
             raise CorruptData(
@@ -447,7 +447,7 @@ class Table(TableFiles):
             return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
 
     def discard(self, files: Iterable[File]) -> None:
-        """Delete files that were written for a commit which is not made any more; what the table names stays."""
+        """Delete files of an abandoned commit. Files that the table names stay."""
         state = self.state()
         named = {self.path_of(added.path) for added in state.added.values()} if state is not None else set()
         for path in {file.path for file in files} - named:
@@ -455,7 +455,7 @@ class Table(TableFiles):
                 self.filesystem.delete_file(path)
 
     def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
-        """Forget files of a partition, whose transactions were trimmed. False if the table has moved on."""
+        """Forget files whose transactions were trimmed. False if the table has a newer version."""
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import RemoveAction
 

@@ -18,9 +18,9 @@ _TRIES = 20
 
 
 def trim_archive(archive: Archive, partition: Partition) -> int:
-    """Remove the files that were trimmed whole; return how many. The caller holds the archiver's lease.
+    """Remove files whose entries were all trimmed, and return their count. The caller holds the archiver's lease.
 
-    A file that was trimmed in part stays as it is. A reader within a removed file is told that it was trimmed.
+    A file with remaining entries stays as it is. A reader within a removed file gets a gap.
     """
     table, floor = archive.table, partition.head.floor.number
     for _ in range(_TRIES):

@@ -1,6 +1,6 @@
 """Rows of trimmed entries leave the table if the space's `trimmed_rows` is "remove": other engines read it directly.
 
-Files that hold such rows are written anew without them, in one version. If a run is stopped, the next one does it.
+Files that hold such rows are rewritten without them, in one version. If a run is stopped, the next one does it.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def archive_partitions(
     `spread` has the files written elsewhere. LeaseLost if another archiver took over.
     """
     table = archive.table
-    partitions[0].check_space()  # a store that was deleted and made again gets nothing of the old one
+    partitions[0].check_space()  # a store that was deleted and created again gets no rows of the old one
     for partition in partitions:
         _index_all(partition)
     state = table.state()

@@ -19,7 +19,8 @@ def archive(
     space: SpaceName,
     until: MaxTimestamp = 0,
     min_age: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Only what is older.", show_default=False)
+        float | None,
+        typer.Option(metavar="SECONDS", help="Only transactions older than this.", show_default=False),
     ] = None,
     processes: Annotated[
         int, typer.Option(metavar="COUNT", min=1, help="Processes that write the files of the space's partitions.")

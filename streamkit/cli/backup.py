@@ -122,7 +122,7 @@ def restore(
     ] = None,
     from_archive: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The place of its archives, if not beside it.", show_default=False),
+        typer.Option(metavar="URL", help="The URL of its archives, if they are not beside it.", show_default=False),
     ] = None,
     until: MaxTimestamp = 0,
     cold: Annotated[bool, typer.Option("--cold", help="Read only the archive, for a store whose log is lost.")] = False,
@@ -131,13 +131,13 @@ def restore(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Bring a store back from its backup, into a place where it has nothing; or copy one space of another store.
+    """Restore a store from its backup into an empty store, or copy one space of another store.
 
-    `--backup` brings back the whole store with its numbers, ids, timestamps, idempotency keys, groups and routes, so
-    nothing is done twice. With SPACE it brings back that space alone: groups and routes of it begin anew.
+    `--backup` restores the whole store with its numbers, ids, timestamps, idempotency keys, groups and routes, so
+    nothing is done twice. With SPACE it restores that space alone, and the space's groups and routes start again.
 
     `--from` copies entries into new transactions with new ids and timestamps. Groups and process managers of the copy
-    begin anew and **repeat their effects**; offsets of the other store are not valid in it.
+    start again and **repeat their effects**; offsets of the other store are not valid in it.
     """
     if (source is None) == (origin is None):
         raise typer.BadParameter("give one of --backup (a backup) and --from (another store)", param_hint="--backup")

@@ -38,7 +38,7 @@ def groups(
 
 
 def _group(store: Store, space: str, name: str) -> Group:
-    """One that is there: looking makes none."""
+    """Open an existing group: a command that looks creates none."""
     if name not in store.get_groups(space):
         known = ", ".join(map(repr, store.get_groups(space))) or "none"
         raise PermanentError(f"the space {space!r} has no group {name!r}; it has {known}")
@@ -64,7 +64,7 @@ def show(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Lag, what is pending, ready, delayed and dead, how far it is, and its settings."""
+    """Show the lag, the pending, ready, delayed and dead entries, the position, and the settings."""
     with open_store(url, store, archive) as opened:
         found = _group(opened, space, name)
         fields = _status_fields(found.status())
@@ -82,7 +82,7 @@ def show(
 def pending(
     space: SpaceName,
     name: GroupName,
-    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only what it has.")] = None,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only deliveries of this consumer.")] = None,
     limit: Limit = 100,
     json: Json = False,
     url: Url = None,
@@ -150,7 +150,7 @@ def seek(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Go on after an offset; what is pending, waiting or dead is forgotten.
+    """Continue after an offset. Pending, waiting and dead entries are forgotten.
 
     Example: `streamkit group seek orders billing beginning`
     """
@@ -172,7 +172,8 @@ def rm(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None
 def put(
     name: QueueName,
     payload: Annotated[
-        str | None, typer.Argument(metavar="PAYLOAD", help="The job. Else each line of standard input is one.")
+        str | None,
+        typer.Argument(metavar="PAYLOAD", help="The job. Without it, each line of standard input is one."),
     ] = None,
     key: Annotated[str | None, typer.Option(help="Keys are served in turn.")] = None,
     delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Not before so long.")] = 0.0,
@@ -253,7 +254,8 @@ def ack(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Jobs are done. Exits 1 where one went to somebody else since; the others are acknowledged all the same.
+    """Acknowledge jobs that are done. Exits 1 if a job went to another consumer meanwhile; the others are acknowledged
+    all the same.
 
     Example: `streamkit queue ack emails RECEIPT RECEIPT`
     """

@@ -30,7 +30,7 @@ def lease(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.", show_default=False)],
     ttl: Annotated[float, typer.Option(metavar="SECONDS", help="How long it outlives its holder.")] = 30.0,
     wait: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Keep trying for so long. Else not at all.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Keep trying for this long. Without it, try once.")
     ] = None,
     url: Url = None,
     store: StoreId = None,

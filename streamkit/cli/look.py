@@ -1,4 +1,4 @@
-"""stores, spaces, segments, status: what is there."""
+"""stores, spaces, segments, status: commands that list."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def segments(
 
 def status(
     space: Annotated[
-        str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)
+        str | None, typer.Argument(metavar="SPACE", help="One space. Default: all.", show_default=False)
     ] = None,
     segment: Annotated[
         str | None, typer.Argument(metavar="SEGMENT", help="One segment of it.", show_default=False)

@@ -25,7 +25,7 @@ _LINE_BYTES = 64 << 20
 """The largest record, so that a file without line ends is not read to its end."""
 
 SegmentOf = Callable[[bytes], str]
-"""The segment of a line; msgspec.MsgspecError or ValueError if the line is not what it has to be."""
+"""The segment of a line. msgspec.MsgspecError or ValueError if the line is malformed."""
 
 
 class Batch(NamedTuple):

@@ -40,13 +40,15 @@ __all__ = [
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="Where stores are kept. Else $STREAMKIT_URL, ./streamkit-data."),
+    typer.Option("--url", metavar="URL", help="The URL of the stores. Default: $STREAMKIT_URL, else ./streamkit-data."),
 ]
-StoreId = Annotated[str | None, typer.Option("--store", metavar="UUID", help="The store. Else $STREAMKIT_STORE.")]
+StoreId = Annotated[str | None, typer.Option("--store", metavar="UUID", help="The store. Default: $STREAMKIT_STORE.")]
 Archive = Annotated[
     str | None,
     typer.Option(
-        "--archive", metavar="URL", help="Where archives are kept, if not beside the stores. Else $STREAMKIT_ARCHIVE."
+        "--archive",
+        metavar="URL",
+        help="The URL of archives that are not beside the stores. Default: $STREAMKIT_ARCHIVE.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]

@@ -36,7 +36,8 @@ _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def print_line(line: bytes | str) -> None:
-    """One line to standard output, as UTF-8 whatever the locale is. Text is made visible; bytes are what they are."""
+    """Write one line to standard output, as UTF-8 in every locale. Control characters of text are escaped; bytes are
+    written as they are."""
     sys.stdout.buffer.write((line if isinstance(line, bytes) else visible(line).encode()) + b"\n")
 
 

@@ -49,7 +49,7 @@ def consume(
 ) -> None:
     """Read spaces in the order of their commits, or one segment in the order of its sequences, up to the present.
 
-    Where to go on from is said at the end, and with --json in the field `offset` of each line.
+    The offset to continue from is printed at the end; with --json it is the field `offset` of each line.
     """
     if segment is None and (min_sequence or max_sequence):
         raise typer.BadParameter("--min-sequence and --max-sequence need --segment")
@@ -111,7 +111,8 @@ def follow(
     offset: Annotated[str | None, typer.Option(metavar="HEX", help="After this offset.")] = None,
     after: Annotated[int, typer.Option(min=0, help="With --segment: after this sequence.")] = 0,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="End after so long a silence. Else never.")
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="End after this long without an entry; else never."),
     ] = None,
     json: Json = False,
     url: Url = None,

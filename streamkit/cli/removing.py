@@ -18,7 +18,7 @@ from .progress import progress
 __all__ = ["erase", "rm", "size", "trim"]
 
 OneSegment = Annotated[
-    str | None, typer.Argument(metavar="SEGMENT", help="One segment of it. Else the space.", show_default=False)
+    str | None, typer.Argument(metavar="SEGMENT", help="One segment. Without it, the whole space.", show_default=False)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would go.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -28,11 +28,11 @@ def trim(
     space: SpaceName,
     segment: OneSegment = None,
     before: Annotated[
-        str | None, typer.Option(help="Of a segment a sequence, of a space an offset: what is before it goes.")
+        str | None, typer.Option(help="Remove entries before this: a sequence for a segment, an offset for a space.")
     ] = None,
     keep_entries: Annotated[int | None, typer.Option(metavar="N", help="The newest so many stay.")] = None,
     keep_bytes: Annotated[int | None, typer.Option(metavar="BYTES", help="So many bytes of payload stay.")] = None,
-    max_age: Annotated[float | None, typer.Option(metavar="SECONDS", help="What is not older stays.")] = None,
+    max_age: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep entries up to this age.")] = None,
     dry_run: DryRun = False,
     json: Json = False,
     url: Url = None,
@@ -81,7 +81,7 @@ def erase(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Make entries unreadable for ever: log, index and archive. Says what would go first, and asks."""
+    """Make entries unreadable for ever, in log, index and archive. Prints the entries' count first, and asks."""
     pairs = metadata_pairs(metadata or ()) or None
     with open_store(url, store, archive) as opened, progress("searching", unit="entries") as bar:
         check_space(opened, space)
@@ -95,8 +95,8 @@ def erase(
             if not found.entries and not found.hidden:
                 known = inner(opened).look_up(space)[0]
                 if known is not None and any(partition.erasing for partition in known.partitions):
-                    opened.maintain(space)  # an erasure was stopped: what it erased is not found any more, but stored
-                    print_note("what an earlier erasure left is removed")
+                    opened.maintain(space)  # a stopped erasure: its entries are not readable any more, but still stored
+                    print_note("the rest of an earlier erasure is removed")
                 raise typer.Exit(0)
             if not confirmed("Erase them for ever?"):
                 raise typer.Exit(1)
@@ -119,7 +119,7 @@ def _amounts(report: EraseReport) -> str:
 
 def size(
     space: Annotated[
-        str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)
+        str | None, typer.Argument(metavar="SPACE", help="One space. Default: all.", show_default=False)
     ] = None,
     json: Json = False,
     url: Url = None,

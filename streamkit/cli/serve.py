@@ -68,7 +68,7 @@ def serve(
     from ..serve.server import serve as serve_here
 
     own = _own_store(store)
-    open_client(url).close()  # says now what is wrong with the URL
+    open_client(url).close()  # a wrong URL is reported before the server starts
     options = Options(
         url=resolved_url(url),
         host=host,

@@ -29,7 +29,10 @@ def export(
     space: Annotated[
         list[str] | None,
         typer.Option(
-            "--space", metavar="SPACE", help="A space to export; may be repeated. Else all.", show_default=False
+            "--space",
+            metavar="SPACE",
+            help="A space to export; may be repeated. Default: all.",
+            show_default=False,
         ),
     ] = None,
     until: MaxTimestamp = 0,
@@ -40,7 +43,7 @@ def export(
 ) -> None:
     """Write spaces to a file of JSON lines or of Parquet: all entries, exactly, with the state that an import needs.
 
-    `--until` leaves out what was committed later. If the command was stopped, the same command goes on.
+    `--until` leaves out later commits. If the command was stopped, the same command continues.
 
     Example: `streamkit export orders.ndjson --space orders --until 2026-01-31T08:00:00Z`
     """
@@ -61,7 +64,7 @@ def export(
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of an export.", show_default=False)],
     restart: Annotated[
-        bool, typer.Option("--restart", help="Remove what a stopped import of another file has left.")
+        bool, typer.Option("--restart", help="Remove the rest of a stopped import of another file.")
     ] = False,
     json: Json = False,
     url: Url = None,
@@ -70,8 +73,8 @@ def import_(
 ) -> None:
     """Write the spaces of an export to the store, which must not have them: exactly as they were.
 
-    The file is checked first. A space is there once all of it is written. If the command was stopped, the same command
-    goes on.
+    The file is checked first. A space appears once all of it is written. If the command was stopped, the same command
+    continues.
 
     Example: `streamkit import orders.ndjson --url s3://bucket/app`
     """

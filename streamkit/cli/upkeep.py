@@ -18,7 +18,7 @@ from .progress import progress
 
 __all__ = ["maintain", "repair", "salvage", "verify"]
 
-OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space. Else all.", show_default=False)]
+OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space. Default: all.", show_default=False)]
 
 
 _COUNTS = ("transactions", "entries", "segments")
@@ -75,10 +75,8 @@ def repair(
     with open_store(url, store, archive) as opened:
         rows = opened.repair(space)
         if not rows:
-            _check_there(opened, space, url, archive)  # afterwards: what lists it may have been what was damaged
-    print_line(
-        record_line({"rows": rows}) if json else f"the index is built anew: {rows:,} rows were written or removed"
-    )
+            _check_there(opened, space, url, archive)  # afterwards: the list of spaces may have been damaged
+    print_line(record_line({"rows": rows}) if json else f"the index was rebuilt: {rows:,} rows were written or removed")
 
 
 def salvage(

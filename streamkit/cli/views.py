@@ -1,4 +1,4 @@
-"""views, view, routes, run: what follows a store, as it is on this machine and in the store."""
+"""views, view, routes, run: commands for the followers of a store, on this machine and in the store."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def view(
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Show a view, ask its database in SQL (read-only), build it anew, or publish it.
+    """Show a view, query its database in SQL (read-only), rebuild it, or publish it.
 
-    `rebuild` needs the program that knows what it is made of: --app module:name.
+    `rebuild` needs the program that defines the view: --app module:name.
     """
     if action not in ("show", "query", "rebuild", "publish"):
         raise typer.BadParameter(f"{action!r} is none of show, query, rebuild, publish", param_hint="ACTION")
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 def _by_program(action: str, name: str, sql: str | None, app: str | None, json: bool) -> None:
     if app is None:
         raise typer.BadParameter(
-            f"{action} needs the program that knows what the view is made of: --app module:name", param_hint="--app"
+            f"{action} needs the program that defines the view: --app module:name", param_hint="--app"
         )
     named = [part for part in parts_of(load(app)) if isinstance(part, OpenView) and name in (part.name, part.path)]
     if not named:
@@ -145,7 +145,7 @@ def routes(json: Json = False, url: Url = None, store: StoreId = None, archive: 
 def run(
     app: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A Program, or a list of its parts.")],
     seconds: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="For so long. Else until it is stopped.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Run for this long. Without it, until stopped.")
     ] = None,
     json: Json = False,
 ) -> None:

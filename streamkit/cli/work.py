@@ -28,7 +28,7 @@ def work(
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Who works.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="So many at once.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="So many are taken at once.")] = 1,
-    seconds: Annotated[float | None, typer.Option(min=0, help="For so long. Else until it is stopped.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Run for this long. Without it, until stopped.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Until nothing is left to do now.")] = False,
     url: Url = None,
     store: StoreId = None,

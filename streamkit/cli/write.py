@@ -22,7 +22,7 @@ __all__ = ["create", "produce"]
 
 def create(
     space: SpaceName,
-    partitions: Annotated[int, typer.Option(min=1, help="Commit chains of the space, for ever.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the space. They cannot be changed later.")] = 1,
     durability: Annotated[str, typer.Option(help="committed, or buffered (local disk only).")] = "committed",
     json: Json = False,
     url: Url = None,
@@ -64,8 +64,8 @@ def produce(
 ) -> None:
     """Append the lines of NDJSON files, or of standard input, to the segments of a space.
 
-    A line is a record as it is. Order within a segment is kept. Lines are committed in batches, each whole or not at
-    all; the first bad line ends it, with its number, and nothing of its batch is written.
+    Each line becomes a record, unchanged. The order within a segment is kept. Lines are committed in batches, all of a
+    batch or none. The first bad line ends the command with its number, and nothing of its batch is written.
 
     Example: `streamkit produce orders orders.ndjson --segment-key id --metadata source=import`
     """

@@ -78,12 +78,11 @@ def event(
 def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast] | None = None) -> Any:
     """Make a method of an Aggregate an event: `@event`, or `@event("name")`, by which the log knows it.
 
-    A call runs the method, and records its arguments if that does not raise; replaying runs it again with them. They
-    are written by their annotations (msgspec's types) or, without, as what JSON has: TypeError for anything else. So
-    the method decides by its arguments and the state alone; what else is to be decided is done by a method that calls
-    it.
-    `version` and `upcast`: when arguments change, raise the version, and give for each earlier one a function that
-    makes its arguments (a dict) those of the next.
+    A call runs the method, and records its arguments unless it raises. Replaying runs it again with these arguments.
+    They are encoded by their annotations (msgspec's types), or without annotations as JSON types: TypeError for
+    anything else. So the method must depend on its arguments and the state alone. Other decisions belong in a method
+    that calls it. `version` and `upcast`: if arguments change, raise the version, and give for each earlier version a
+    function that turns its arguments (a dict) into those of the next version.
     """
     if inspect.isfunction(name):
         return _decorate(name, name.__name__, 1, {})
@@ -142,7 +141,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def _check_plain(function: Callable[..., Any], argument: str, value: Any) -> None:
-    """TypeError for what would come back as something else where nothing says what it is."""
+    """TypeError for an argument without an annotation that would be replayed as another type."""
     kind = type(value)
     if kind in _PLAIN:
         return
@@ -158,7 +157,7 @@ def _check_plain(function: Callable[..., Any], argument: str, value: Any) -> Non
 
 
 def _recorded(function: Callable[..., Any], argument: str, value: Any, plain: bool) -> Any:
-    """The argument as it is now, because the event may change it. TypeError for what cannot be recorded."""
+    """A copy of the argument, because the event may change it. TypeError if it cannot be recorded."""
     if type(value) in _PLAIN:
         return value
     try:
@@ -195,10 +194,10 @@ def event_types(kind: type[Aggregate]) -> dict[str, EventType]:
 
 
 class Aggregate:
-    """A thing whose state is the fold of its events: subclass it, and let a Repository load and save it.
+    """An object whose state is the fold of its events: subclass it, and let a Repository load and save it.
 
     `__init__(self)` makes the empty state; it calls `super().__init__()` first. `id` is the segment's name, `version`
-    the sequence of its last event, 0 for one that does not exist.
+    the sequence of its last event, 0 if the aggregate does not exist.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 
 class Codec(Protocol):
-    """`convert` gives a value of `type` for what `decode` found in it."""
+    """A codec: an object with these three methods. `convert` turns a part that `decode` returned into a value of
+    `type`."""
 
     def encode(self, value: Any) -> bytes:
         """Return the value as bytes."""
@@ -64,11 +65,11 @@ class _MsgspecCodec(Generic[T]):
         return changed
 
     def decode(self, data: bytes) -> T:
-        """CorruptData if it is not what was expected."""
+        """Return the value of `data`. CorruptData if the bytes do not hold one."""
         try:
             found: T = self._decoder.decode(data)
         except msgspec.DecodeError as error:
-            raise CorruptData(f"the payload is not as expected: {error}") from error
+            raise CorruptData(f"the payload does not have the expected type: {error}") from error
         return found
 
 
@@ -139,11 +140,11 @@ class PydanticCodec(Generic[T]):
         return data
 
     def decode(self, data: bytes) -> T:
-        """CorruptData if it is not what was expected."""
+        """Return the value of `data`. CorruptData if the bytes do not hold one."""
         try:
             found: T = self._adapter.validate_json(data)
         except self._error as error:
-            raise CorruptData(f"the payload is not as expected: {error}") from error
+            raise CorruptData(f"the payload does not have the expected type: {error}") from error
         return found
 
     def convert(self, value: Any, type: Any) -> Any:

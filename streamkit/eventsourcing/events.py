@@ -95,7 +95,7 @@ class EventFormat:
         except _Mismatch as error:
             hint = ". JSON has neither NaN nor infinity, MsgpackCodec() has" if "got `null`" in str(error) else ""
             raise TypeError(
-                f"{_named(type, error.argument)} is not what it is annotated with ({error}), and could not be "
+                f"{_named(type, error.argument)} does not match its annotation ({error}), and could not be "
                 f"replayed: {_NOTHING}{hint}"
             ) from error
         except Exception as error:
@@ -147,8 +147,8 @@ class EventFormat:
             self._convert(type, values)
         except _Mismatch as error:
             raise CorruptData(
-                f"{place_of(entry)}: the argument {error.argument!r} of the event {name!r} is not what it is annotated "
-                f"with ({error}): {_UPCAST}"
+                f"{place_of(entry)}: the argument {error.argument!r} of the event {name!r} does not match its "
+                f"annotation ({error}): {_UPCAST}"
             ) from error
         return type, values
 

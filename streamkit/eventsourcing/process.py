@@ -1,4 +1,4 @@
-"""Process managers: what is to be done when something has happened, by commands that are executed once."""
+"""Process managers: they react to events with commands that are executed once."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class DomainEvent:
         retries: int = 5,
         metadata: dict[str, str] | None = None,
     ) -> R | None:
-        """`repository.execute`, once for this event however often that is delivered; None if it was done before.
+        """Call `repository.execute`, once for this event however often it is delivered; None if it was done before.
 
-        Several commands for one aggregate are told apart by their order. Where that may be another one the next time,
+        Several commands for one aggregate are identified by their order. If the order may differ at the next delivery,
         because one of them is not always executed, give each a `name`.
         """
         check_function("command", command, "the aggregate")
@@ -101,7 +101,7 @@ class DomainEvent:
         known = inner(repository.store).look_up(repository.space)[0]
         if known is None:
             return None
-        window = known.settings.idempotency_window  # that it was created with: no change makes it less than a tenth
+        window = known.settings.idempotency_window  # the value at creation: no change makes it less than a tenth
         age = inner(repository.store).clock.now() - self.timestamp
         return None if 0 <= age < window * 50 else int(max(self.timestamp - window * 500, 0))
 
@@ -129,14 +129,16 @@ def _check_names(aggregate: type[Aggregate], reactions: Mapping[str, Reaction]) 
 
 
 class ProcessManager:
-    """Reacts to the events of a repository by commands: `ProcessManager("shipping", orders, {"paid": ship})`.
+    """A process manager reacts to the events of a repository with commands: `ProcessManager("shipping", orders,
+    {"paid": ship})`.
 
-    `reactions`: functions of a DomainEvent by the event's name, others are passed over; or one function for all. What
-    they do by `event.execute(repository, id, command)` is done once, whatever is delivered again. They decide by the
-    event and by aggregates, which may remember what a process has come to.
-    It is a group of the space, with the manager's name: key_shared, so that the events of an aggregate come in order.
-    One that raises is tried again, later each time, and is a dead letter in the end: `group.dead_letters()`,
-    `group.redrive()`. `start` and `settings`: as of `Store.group`. Any number of processes may run one.
+    `reactions`: functions of a DomainEvent by the event's name (other events are skipped), or one function for all
+    events. A command of `event.execute(repository, id, command)` is executed once, however often the event is
+    delivered. Reactions must depend on the event and on aggregates alone; an aggregate may hold the state of the
+    process. It is a group of the space, with the manager's name: key_shared, so that the events of an aggregate come in
+    order. An event whose reaction raises is delivered again, each time after a longer delay, and becomes a dead letter
+    in the end: `group.dead_letters()`, `group.redrive()`. `start` and `settings` are those of `Store.group`. Any number
+    of processes may run one.
     """
 
     def __init__(
@@ -183,8 +185,8 @@ class ProcessManager:
         return self.group.run(self._react, drain=True, seconds=seconds, stop=stop)
 
     def run(self, stop: Any = None, *, seconds: float | None = None, concurrency: int = 1) -> None:
-        """React to what there is and what comes, until `stop` (an Event) is set or `seconds` are over; in
-        `concurrency` threads.
+        """React to existing and new events, until `stop` (an Event) is set or `seconds` are over; in `concurrency`
+        threads.
         """
         self.group.run(self._react, concurrency=concurrency, seconds=seconds, stop=stop)
 

@@ -1,4 +1,4 @@
-"""The repository: loads aggregates, saves what was recorded, and keeps snapshots beside."""
+"""The repository: loads aggregates, saves their new events, and keeps snapshots in an internal space."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Repository(Generic[A]):
         return aggregate
 
     def _replay(self, aggregate: A, *, last: int = 0, latest: int = 0) -> None:
-        """Apply what comes after its version. A version is a sequence, also where events are missing."""
+        """Apply the events after its version. A version is a sequence, also if events are missing."""
         lost: Gap | None = None
         found: Iterator[Entry | Gap] = self._store.consume_segment(
             self.space,
@@ -176,9 +176,9 @@ class Repository(Generic[A]):
             aggregate.version = one.last_sequence
         if lost is not None:
             raise EntriesRemoved(
-                f"{lost}, and no snapshot of {aggregate.id!r} knows what they did: its state cannot be told any more. "
-                "Before events are trimmed or expire write one, repository.snapshot(id) or snapshot_every=…; to begin "
-                "anew delete the segment, or take another id if it has no events any more",
+                f"{lost}, and no snapshot of {aggregate.id!r} includes them, so its state is lost. Before events are "
+                "trimmed or expire, write a snapshot: repository.snapshot(id) or snapshot_every=…. To start again, "
+                "delete the segment, or take another id if it has no events any more",
                 lost,
             )
 
@@ -288,12 +288,12 @@ class Repository(Generic[A]):
         idempotency_key: str | None = None,
         lease: Lease | None = None,
     ) -> SegmentStatus:
-        """Append what was recorded since it was loaded, as one transaction; with `metadata` on each event.
+        """Append the events recorded since the load, as one transaction, with `metadata` on each event.
 
         SequenceMismatch if someone was faster, and nothing is written: load it again and decide again, as `execute`
-        does. An `idempotency_key` is of this aggregate alone: others may use the same. Where it was used before, with
-        the same events, nothing is written: the status is that of then, and the aggregate is loaded anew. What the
-        store may raise besides.
+        does. An `idempotency_key` belongs to this aggregate alone: others may use the same text. If it was used before
+        with the same events, nothing is written: the first status is returned, and the aggregate is loaded again.
+        Errors of the store are raised too.
         """
         if not isinstance(aggregate, self.aggregate):
             raise TypeError(f"this repository saves {self.aggregate.__name__}, not {type(aggregate).__name__}")
@@ -311,7 +311,7 @@ class Repository(Generic[A]):
             lease=lease,
         )
         if status.last_sequence != aggregate.version:
-            # The key was used before, and the aggregate is not what the log makes of it: its events came earlier.
+            # The key was used before, so the aggregate differs from the log: its events were written earlier.
             self._forget(aggregate.id)
             loaded = vars(self.load(aggregate.id))
             vars(aggregate).clear()
@@ -387,7 +387,7 @@ class Repository(Generic[A]):
         key = _key(id, idempotency_key)
         if key is not None and (before := self._store.lookup(self.space, key, id)) is not None:
             return None, before.get(id), True
-        # Optimism: what is in the cache is mostly what is in the log, and if it is not the commit says so.
+        # Optimism: the cached state is mostly current. If it is not, the commit fails.
         aggregate, fresh, defeats = self._cached(id), False, 0
         while True:
             if aggregate is None:
@@ -399,7 +399,7 @@ class Repository(Generic[A]):
             except Exception:
                 if fresh or not self._is_stale(aggregate):
                     raise
-                aggregate = None  # it was decided on what is not so any more
+                aggregate = None  # the decision used an outdated state
                 continue
             if not aggregate.pending:
                 if fresh or not self._is_stale(aggregate):
@@ -421,7 +421,7 @@ class Repository(Generic[A]):
                 aggregate = None
 
     def _pause(self, defeats: int) -> None:
-        """For as long as chance says, so that who competes comes to its turn."""
+        """Sleep for a random back-off."""
         shared = inner(self._store)
         first = _PAUSE_REMOTE if shared.backend.limits.remote else _PAUSE
         shared.clock.sleep(random.uniform(0.1, 1.0) * min(first * 2**defeats, _LONGEST_PAUSE))
@@ -443,7 +443,7 @@ class Repository(Generic[A]):
             self._write_snapshot(aggregate)
 
     def _snapshot(self, aggregate: A) -> None:
-        """It saves work and nothing else: not being able to is no error of who saves."""
+        """A snapshot only saves work, so a failure to write it is no error of `save`."""
         try:
             self._write_snapshot(self.load(aggregate.id) if self._outdated(aggregate) else aggregate)
         except Exception as error:  # whatever its state, or its __getstate__, makes of that
@@ -456,7 +456,7 @@ class Repository(Generic[A]):
         marks = {_SNAPSHOT: self._schema, VERSION: str(aggregate.version), "mark": self._mark(aggregate.id)}
         self._store.produce(self._snapshots, aggregate.id, [Record(data, marks)])
         self._store.segment_status(self.space, aggregate.id)  # looks at the log
-        if self._outdated(aggregate):  # an erasure may have searched the snapshots before this one was there
+        if self._outdated(aggregate):  # an erasure may have searched the snapshots before this one existed
             self._store.erase(self._snapshots, escape(aggregate.id), metadata=marks)
 
     def _state(self, aggregate: A) -> Any:
@@ -527,7 +527,7 @@ class Repository(Generic[A]):
 
 
 def _key(id: str, key: str | None) -> str | None:
-    """An idempotency key of one aggregate. No id has a control character; a key keeps what it begins with."""
+    """An idempotency key of one aggregate. No id has a control character, so different pairs give different keys."""
     return f"{key}\x1f{id}" if check_key(key) is not None else None
 
 

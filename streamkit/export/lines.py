@@ -4,11 +4,11 @@
 |---|---|
 | export | the first line: the format, and the names of the spaces |
 | space | a space begins: its settings and its retention |
-| partition | a partition begins: where its log ends, and its floor |
-| key | an idempotency key: digests of key and content, and what its caller got |
-| gap | sequences of a segment that are gone, before the segment's next entry, or at its end |
+| partition | a partition begins: the end of its log, and its floor |
+| key | an idempotency key: digests of key and content, and the result of its first use |
+| gap | removed sequences of a segment, before the segment's next entry or at its end |
 | entry | an entry |
-| checkpoint | the digest of all lines before it: a stopped export or import goes on from here |
+| checkpoint | the digest of all lines before it: a stopped export or import continues here |
 | end | the last line: the digest of all lines before it |
 
 The lines of a partition are in commit order. They say what a reader sees, whatever the log, packs and archive hold, so
@@ -78,7 +78,7 @@ class Space(_Line, frozen=True, tag="space"):
 
 
 class FloorLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first transaction that can be read, and what was before it."""
+    """The first transaction that can be read, and the totals before it."""
 
     number: int
     reason: str

@@ -1,4 +1,4 @@
-"""The lines of one partition: what a reader of it sees, in commit order."""
+"""The lines of one partition: the entries and gaps that a reader sees, in commit order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Reached:
 
     def __init__(self) -> None:
         self.segments: dict[str, int] = {}
-        """The last sequence that was told of each segment."""
+        """The last sequence of each segment that a line has covered."""
         self.after = (0, 0)
         """(number, index) after the last entry."""
         self.key = (0, b"")
@@ -114,7 +114,7 @@ class PartitionLines:
         ]
 
     def _gaps(self, segment: str, last: int) -> Iterator[Gap]:
-        """The sequences of a segment up to `last` that were not told."""
+        """The sequences of a segment up to `last` that no line has covered."""
         first = self._done.segments.get(segment, 0) + 1
         if first > last:
             return
@@ -127,7 +127,7 @@ class PartitionLines:
             yield Gap(segment, first, last, "erased")
 
     def _ends(self) -> Iterator[Gap]:
-        """The ends of segments whose last entries are gone."""
+        """The ends of segments whose last entries were removed."""
         whole = self._line.end == self._partition.number
         ends = self._partition.ask(_segment_ends) if whole else self._known
         for segment in sorted(ends, key=str.encode):

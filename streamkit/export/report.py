@@ -21,7 +21,7 @@ class ExportReport(Shown, frozen=True):
 
 
 class ImportReport(Shown, frozen=True):
-    """Report of an import: the entries that were written, and those that were there already."""
+    """Report of an import: the entries that were written, and those that existed already."""
 
     spaces: int
     entries: int

@@ -1,7 +1,7 @@
 """Reading an export into a store: exactly as it was, with numbers, ids, timestamps and offsets.
 
-The whole file is checked before anything is written. A space is there once its first partition has a head. That head
-has another key until the space is whole, so a space that is half imported reads as one that does not exist.
+The whole file is checked before anything is written. A space exists once its first partition has a head. That head has
+another key until the space is complete, so a half imported space reads as one that does not exist.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class _Marker(msgspec.Struct, frozen=True, omit_defaults=True):
 def import_store(
     store: Store, path: str | PathLike[str], *, restart: bool = False, progress: Callable[[int], None] | None = None
 ) -> ImportReport:
-    """Write the spaces of an export to a store, which has none of these names.
+    """Write the spaces of an export to a store that has none of these names.
 
-    Entries keep their sequences, timestamps, transactions and metadata; idempotency keys, retention, trimmed and erased
-    ranges come along, and offsets stay valid. The file is checked before anything is written. A space is there once all
-    of it was written. The same call goes on from an import that was stopped; spaces that are whole are left as they
-    are. `restart`: remove what a stopped import of another file has left. `progress(entries)` is called now and then.
-    CorruptData for a file that is damaged or cut short, UnsupportedVersion for one of a later release, SpaceExists for
-    a space that exists and is another one.
+    Entries keep their sequences, timestamps, transactions and metadata. Idempotency keys, retention, and trimmed and
+    erased ranges are included, and offsets stay valid. The file is checked before anything is written. A space appears
+    once all of it was written. The same call continues a stopped import, and leaves complete spaces as they are.
+    `restart`: remove the rest of a stopped import of another file. `progress(entries)` is called from time to time.
+    CorruptData for a file that is damaged or cut short, UnsupportedVersion for a file of a later release, SpaceExists
+    if the store has another space of this name.
     """
     with _lines_of(Path(path)) as file:
         spaces, marks = _checked(file)
@@ -168,7 +168,7 @@ class _Importer:
         """Partitions of the space that have begun."""
         self._target: TargetPartition | None = None
         self._is_present = False
-        """True if the space is there: its lines are compared, not written."""
+        """True if the space exists: its lines are compared, not written."""
         self._entries = self._present = 0
         self._renewed: list[str] = []
 
@@ -208,8 +208,8 @@ class _Importer:
     # -- lines --------------------------------------------------------------------------------------------------
 
     def run(self, file: BinaryIO) -> ImportReport:
-        """Write what the lines say. The file may change after its check, so the lines are compared with those that
-        were checked before the space that they are of is there."""
+        """Write the lines. The file may change after its check, so the lines are compared with the checked ones before
+        their space appears."""
         spaces = marks = 0
         digest = Digest()
         try:
@@ -324,7 +324,7 @@ class _Importer:
         self._target = TargetPartition(partition, line, _retained(space), _changed(space))
 
     def _compare(self, space: Space, line: kinds.Partition) -> None:
-        """SpaceExists unless the partition that is there ends where the line says."""
+        """SpaceExists unless the existing partition ends where the line says."""
         known = self._open.look_up(space.space)[0]
         if known is None or partition_line(known.partitions[line.partition], None) != line:
             raise SpaceExists(
@@ -370,11 +370,11 @@ class _Importer:
                 "choose another store"
             )
 
-    # -- what is left -------------------------------------------------------------------------------------------
+    # -- leftovers ----------------------------------------------------------------------------------------------
 
     def _abandon(self) -> bool:
-        """Remove what was written of the space that cannot be completed. False if the space is there by now: a writer
-        has created it, or another process has completed the same import, so its rows are not ours to remove."""
+        """Remove the rows of a space that cannot be completed. False if the space exists by now: a writer has created
+        it, or another process has completed the same import, so its rows are not ours to remove."""
         if self._space is None or self._is_present:
             return True
         name = self._name

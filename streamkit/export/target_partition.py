@@ -1,7 +1,8 @@
 """Writing one partition of an import: its transactions, with the numbers, ids and timestamps that they had.
 
 Transactions are collected in memory and go to storage as upkeep would leave them: packed, with their index. So an
-import takes a few requests for thousands of transactions. The head says how far it is; a stopped import goes on there.
+import takes a few requests for thousands of transactions. The head records the position, and a stopped import continues
+there.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class TargetPartition:
         self._bytes = 0
         self._begin(retention, changed)
         self.present = partition.number
-        """Transactions up to this number were there already."""
+        """Transactions up to this number existed already."""
 
     def _begin(self, retention: Retained | None, changed: Changed) -> None:
         partition, line = self._partition, self._line
@@ -253,7 +254,7 @@ class TargetPartition:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Write what is left, and what the head is to say of the end."""
+        """Write the remaining transactions, and the end of the log in the head."""
         partition, line = self._partition, self._line
         self._complete()
         last = self._held

@@ -47,11 +47,11 @@ def export_store(
     The file is NDJSON, or Parquet if its name ends with `.parquet`; MissingDependency for Parquet without pyarrow.
 
     `spaces`: all by default; internal spaces (the state of groups, queues and routes) are not exported. `until`: only
-    transactions up to this time, in ms since the epoch. Writers may go on; each space is exported as of its beginning.
-    The file is `path` with `.part` until it is whole; the same call goes on from it if the first one was stopped.
-    `progress(entries)` is called now and then. FileExistsError if `path` exists. PermanentError for a space that does
-    not exist, if entries that a stopped export has written were removed since, or while another process exports to
-    `path`.
+    transactions up to this time, in ms since the epoch. Writers may continue; each space is exported as of its
+    beginning. The file is `path` with `.part` until it is complete; the same call continues it if the first call was
+    stopped. `progress(entries)` is called from time to time. FileExistsError if `path` exists. PermanentError for a
+    space that does not exist, if entries that a stopped export has written were removed since, or while another process
+    exports to `path`.
     """
     if isinstance(spaces, str):
         raise TypeError("spaces are several names, not a str: pass [name]")
@@ -99,7 +99,7 @@ def _check_absent(target: Path) -> None:
 
 
 class _Writer:
-    """One export. It knows what was written, and appends the rest."""
+    """One export. It knows the lines that were written, and appends the rest."""
 
     def __init__(self, store: Store, names: list[str], until: int | None, progress: Progress | None) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class _Writer:
             line = decode_line(data, number)
             if isinstance(line, Export) and line.spaces != self.names:
                 raise PermanentError(
-                    "the unfinished export there is one of other spaces: remove the .part file to begin anew"
+                    "the unfinished export at this path has other spaces: remove the .part file to start again"
                 )
             if isinstance(line, Space):
                 self._space_line, self._partition_line, self._reached = line, None, Reached()
@@ -224,7 +224,7 @@ def _removed_since(partition: Partition, end: int) -> bool:
 def _changed(space: str) -> PermanentError:
     return PermanentError(
         f"space {space!r} has changed since the export was stopped: entries were removed, or its settings changed. "
-        "Remove the .part file to begin anew"
+        "Remove the .part file to start again"
     )
 
 

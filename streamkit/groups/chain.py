@@ -1,7 +1,7 @@
-"""A state that is kept as records in a segment of an internal space, as this process knows it.
+"""A state that is kept as records in a segment of an internal space: this process's copy of it.
 
-A record is written with the sequence that its writer expects, so that who decided by an older state is refused, reads
-what came, and decides again. Snapshots keep loading short; what is before one is trimmed.
+A record is written with the sequence that its writer expects. A writer with an older state is refused, reads the new
+records, and decides again. Snapshots keep loading short; records before a snapshot are trimmed.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _newest_tag(data: bytes) -> int:
 
 
 class Chain(Generic[S, B]):
-    """`lock` guards the state: whoever decides and writes holds it for so long, so that threads do not refuse each
-    other. Other processes are told by the sequence."""
+    """`lock` guards the state: a thread holds it while it decides and writes, so that threads do not refuse each other.
+    The sequence refuses other processes."""
 
     def __init__(
         self,
@@ -117,17 +117,17 @@ class Chain(Generic[S, B]):
         """The sequence of the latest snapshot, as far as is known."""
         self._heard = clock.monotonic()
         self._applying = False
-        """Under the lock: somebody was stopped while it applied a record."""
+        """Under the lock: True if a thread was stopped while it applied a record."""
 
     def renew(self) -> None:
-        """Before anything is decided by the state, under the lock: read it anew if somebody was stopped while it
-        applied a record."""
+        """Reload the state if a thread was stopped while it applied a record. Call it under the lock, before a
+        decision."""
         if self._applying:
             self.catch_up()
 
     def now(self) -> int:
-        """Milliseconds since the epoch, never before what is in the log; and where a clock was set back, or somebody's
-        is ahead, it goes on by the monotonic clock of this process."""
+        """The time in ms since the epoch, never before a timestamp in the log. If a clock was set back, or another
+        process's clock is ahead, the time advances by the monotonic clock of this process."""
         known = self.state.now
         wall = self._clock.now()
         if wall >= known or not known:
@@ -135,7 +135,7 @@ class Chain(Generic[S, B]):
         return max(wall, known + int((self._clock.monotonic() - self._heard) * 1000))
 
     def catch_up(self) -> bool:
-        """Apply what others have written; whether there was something. Asks the storage."""
+        """Apply the records of other processes. True if there were any. Asks the storage."""
         with self.lock:
             if self._applying:
                 self.loaded = False
@@ -151,7 +151,7 @@ class Chain(Generic[S, B]):
                         self._read()
                     return self.sequence > before
                 except EntriesRemoved:
-                    self.loaded = False  # others are further, and what was between is in their snapshot
+                    self.loaded = False  # other processes are further, and the records in between are in their snapshot
 
     def _load(self, snapshot: int) -> None:
         state, sequence = self._make(None), 0
@@ -183,7 +183,7 @@ class Chain(Generic[S, B]):
                 raise self._newer(entry, f"an event of kind {tag}") from None
             raise CorruptData(
                 f"sequence {entry.sequence} of {entry.segment!r} in the internal space {self.space!r} is no record of "
-                f"a group ({error}): delete the group and make it again at the offset where it was"
+                f"a group ({error}): delete the group and create it again at the offset where it was"
             ) from None
 
     def _newer(self, entry: Entry, what: str) -> UnsupportedVersion:
@@ -204,8 +204,8 @@ class Chain(Generic[S, B]):
     def commit(self, at: int, events: list[Any]) -> None:
         """Write a record that was decided by the present state, and apply it.
 
-        SequenceMismatch if somebody was faster: nothing is written, and what that was is known when it is raised.
-        OutcomeUnknown if the storage does not say what became of it.
+        SequenceMismatch if another process was faster: nothing is written, and the other record has been applied when
+        it is raised. OutcomeUnknown if the storage does not tell whether it was written.
         """
         with self.lock:
             batch = self._batch(at, urandom(8), events)  # type: ignore[call-arg]
@@ -244,13 +244,13 @@ class Chain(Generic[S, B]):
         self._store.trim(self.space, self.segment, before=self.sequence + 1)
 
     def _snapshot(self) -> None:
-        """Due when as much was written as would be read twice over; by whoever writes next."""
+        """Write a snapshot if enough records or bytes were written since the last one, in proportion to its size."""
         with self.lock:
             if self._since >= self._records or self._bytes >= _SNAPSHOT_BYTES + 4 * self._saved:
                 self.shorten()
 
     def shorten(self) -> None:
-        """Write a snapshot, and trim what is before it."""
+        """Write a snapshot, and trim the records before it."""
         with self.lock:
             data = _encoder.encode(_Snapshot(_VERSION, self.sequence, self._save(self.state)))
             self._since = self._bytes = 0
@@ -264,5 +264,5 @@ class Chain(Generic[S, B]):
             except SequenceMismatch as error:
                 self._snapshot_at = error.actual
             except StreamkitError as error:
-                # What was to be written is: the next snapshot comes later.
+                # The record itself is written: the next snapshot comes later.
                 warn("a snapshot of %s could not be written: %s", self.segment, error)

@@ -40,7 +40,7 @@ Key = tuple[int, int, int]
 
 
 def _checked(delivery: object, core: Core) -> Key:
-    """`_key`; TypeError for what is no delivery, ValueError for one of another group."""
+    """The key of a delivery. TypeError for another type, ValueError for a delivery of another group."""
     if not isinstance(delivery, Delivery):
         raise TypeError(
             f"delivery is what receive() gave, not {type(delivery).__name__}: of a receipt, group.delivery(…) gives it"
@@ -62,19 +62,19 @@ def _by_lane(deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
 
 
 class Consumer:
-    """From `group.consumer(name)`; for one thread, or for several that share the work. Two of one name are two.
+    """A consumer of a group, from `group.consumer(name)`; for one thread, or for several that share the work.
 
-    Acknowledgements are written together with the next `receive`, or after `linger` seconds (0: at once), and all by
-    `flush` and at the end of the `with` block. The end of the block also hands back each delivery that was not
-    settled. If the block ends normally, their attempts do not count. If it raises, their attempts count: a single
-    delivery failed, and is dead after its last attempt. Of several it is not known which one failed, so none dies:
-    before an entry dies it is delivered once more alone.
+    Two consumers of one name are two. Acknowledgements are written together with the next `receive`, or after `linger`
+    seconds (0: at once). `flush` and the end of the `with` block write all of them. The end of the block also returns
+    unsettled deliveries to the group. If the block ends normally, their attempts do not count. If it raises, their
+    attempts count. A single delivery has failed, and becomes a dead letter after its last attempt. With several, the
+    failed one is not known, so none becomes a dead letter: before that, an entry is delivered once more alone.
     """
 
     def __init__(self, group: Group, name: str | None, linger: float = _LINGER, prefetch: int = 1) -> None:
         self.name = check_name(name, "consumer") if name is not None else f"consumer-{urandom(4).hex()}"
         self.session = f"{self.name}\x1f{urandom(6).hex()}"
-        """A member of the group, among whom the lanes are shared out."""
+        """The member of the group that this consumer is when lanes are shared out."""
         self.claimant = self.session
         """Claims are made for it."""
         self._linger = check_seconds("linger", linger)
@@ -124,14 +124,14 @@ class Consumer:
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, limit: int = 10, wait: float = 0.0, *, auto_ack: bool = False) -> list[Delivery]:
-        """At most `limit` deliveries; waits up to `wait` seconds (infinity: for ever) for the first.
+        """Return at most `limit` deliveries. Waits up to `wait` seconds (infinity: for ever) for the first.
 
-        Each is this consumer's alone until its deadline. Attempts are counted before anything is handed out.
-        `auto_ack`: they are acknowledged before they are handed out, so that each comes once at most.
+        Each delivery is pending with this consumer alone until its deadline. Attempts are counted before anything is
+        handed out. `auto_ack`: entries are acknowledged before they are handed out, so that each comes at most once.
 
-        An entry whose earlier attempts all ended without a word about it (the deadline passed, or the block raised
-        while the consumer held several) is delivered alone on its last attempt: while a consumer holds others it does
-        not get such an entry, and while it holds such an entry it gets no others.
+        An entry is delivered alone on its last attempt if no earlier attempt ended with an answer (the deadline passed,
+        or the block raised while the consumer held several). A consumer that holds other entries does not get such an
+        entry, and a consumer that holds such an entry gets no others.
         """
         check_count("limit", limit)
         check_seconds("wait", wait, endless=True)
@@ -206,7 +206,7 @@ class Consumer:
         return found
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Deliveries, one after the other, for ever."""
+        """Yield deliveries, one after the other, without end."""
         while not self._closed:
             yield from self.receive(1, wait=60.0)
 
@@ -248,7 +248,7 @@ class Consumer:
             return []
         now = core.clock.monotonic()
         if core.settings.lanes > 1 and now - self._helped >= core.settings.ack_timeout / 4:
-            # However much there is to do here: what a stopped consumer had does not wait until there is nothing.
+            # Also while there is work here: the entries of a stopped consumer must not wait until there is none.
             self._helped = now
             found = self._help([], limit, auto_ack, busy=True)
             if found:
@@ -307,7 +307,7 @@ class Consumer:
         return lane
 
     def _stands_by(self, lane: Lane) -> bool:
-        """exclusive: whether somebody else receives. Who receives goes on holding while it looks."""
+        """exclusive: True if another consumer receives. The receiving consumer keeps its hold while it looks."""
         core = self._core
         if core.settings.mode != "exclusive":
             return False
@@ -330,9 +330,10 @@ class Consumer:
         return [Held(self.claimant, max(until, at + int(self._core.settings.ack_timeout * 1000)))]
 
     def _help(self, looked: list[Lane], limit: int, auto_ack: bool, *, busy: bool = False) -> list[Delivery]:
-        """See what others have written, in the own lane and in those where something may be left.
+        """Read the records of other processes, in the own lane and in lanes that may have entries left.
 
-        `busy`: take only what nobody else is about to: what comes again, and what is in lanes that nobody uses.
+        `busy`: take only entries that no other consumer will take: redeliveries, and entries of lanes without a
+        consumer.
         """
         core = self._core
         recent = core.look_at_feed()
@@ -379,7 +380,7 @@ class Consumer:
         return []
 
     def _join(self) -> None:
-        """Be one of those among whom the lanes are shared out."""
+        """Join the consumers that share the lanes."""
         core = self._core
         at = core.feed.now()
         if at - self._joined_at < core.settings.ack_timeout * 1000 and self.session in core.feed.state.members:
@@ -504,7 +505,7 @@ class Consumer:
 
         self._is_live(delivery)
         found = core.settle(delivery, decide)
-        if self.is_held(delivery):  # it stays with whoever received it
+        if self.is_held(delivery):  # it stays with its receiver
             self._held[_key(delivery)] = found
         return found
 
@@ -537,9 +538,10 @@ class Consumer:
             raise StoreClosed("the consumer is closed: ask the group for another one")
 
     def close(self, *, give_back: bool = True, error: BaseException | None = None) -> None:
-        """Write the acknowledgements and hand back the other entries: uncounted, or as failed because of `error`.
+        """Write the acknowledgements and return the other entries to the group: uncounted, or as failed because of
+        `error`.
 
-        Nothing is received any more from the first call on. If it raises, call it again: it goes on where it was.
+        The consumer receives nothing after the first call. If it raises, call it again: it continues.
         """
         self._closed = True
         if self._ended:

@@ -83,7 +83,7 @@ class Lane:
         self.number = number
         self.chain = chain
         self.acks: list[Delivery] = []
-        """Appended by any thread; who holds the chain's lock takes from the front."""
+        """Any thread appends. The holder of the chain's lock takes from the front."""
         self.flush_at = 0.0
         """When they are written at the latest, by the monotonic clock."""
         self.seen = False
@@ -146,12 +146,12 @@ class Core:
         """PermanentError if the group is gone."""
         state = self.feed.state
         if state.deleted or state.created != self.generation:
-            raise PermanentError(f"the group was deleted: make it again with store.group({self.space!r}, …)")
+            raise PermanentError(f"the group was deleted: create it again with store.group({self.space!r}, …)")
         inner(self.store)
         if not self.source.is_same(state.incarnation):
             raise PermanentError(
-                f"the space {self.space!r} was deleted and made again, and the group is of the one before: make it "
-                f"again with store.group({self.space!r}, …)"
+                f"the space {self.space!r} was deleted and created again, and the group belongs to the earlier space: "
+                f"create it again with store.group({self.space!r}, …)"
             )
 
     def lane(self, number: int) -> Lane:
@@ -184,7 +184,7 @@ class Core:
         return [self.lane(number) for number in range(self.settings.lanes)]
 
     def look_at(self, lane: Lane) -> None:
-        """See what others have written to it."""
+        """Read the records that other processes have written to the lane."""
         lane.stirred = self.feed.state.stirred
         lane.chain.catch_up()
 
@@ -214,8 +214,8 @@ class Core:
         return not self.source.is_same(state.incarnation)
 
     def look_at_feed(self) -> bool:
-        """See what others have written to it. Where a look is a request one in a part of ack_timeout is enough; whether
-        it was left out for that."""
+        """Read the new records of the feed. If a look is a network request, one in a part of ack_timeout is enough.
+        True if the look was skipped for that."""
         now = self.clock.monotonic()
         if self.remote and now - self._looked < self.settings.ack_timeout / 4:
             return True
@@ -224,8 +224,8 @@ class Core:
         return False
 
     def may_have(self, lane: Lane, recent: bool) -> bool:
-        """True if there may be something in a lane that was seen before. `recent`: not long ago, so that what others
-        are at is no reason to look again before its time has come."""
+        """True if there may be entries in a lane that was seen before. `recent`: the look was not long ago, so pending
+        entries of other consumers are no reason to look again before their deadline."""
         state = lane.chain.state
         if (state.blocks and state.fresh()) or self.waiting_blocks(lane):
             return True
@@ -242,9 +242,8 @@ class Core:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, lane: Lane, decide: Callable[[LaneState, int], tuple[list[LaneEvent], T]]) -> T:
-        """Write what `decide` says of the lane's state and the time, together with what was acknowledged meanwhile.
-
-        It is asked again, where another process was faster.
+        """Write the events that `decide` makes from the lane's state and the time, together with new acknowledgements.
+        `decide` is called again if another process was faster.
         """
         chain = lane.chain
         losses = 0
@@ -257,7 +256,7 @@ class Core:
                 acks = lane.acks[:]
                 done, lost = self._acknowledge(chain.state, acks) if acks else (None, 0)
                 events: list[LaneEvent] = [] if done is None else [done]
-                # What is decided by the state must not be about what the same record says is done.
+                # A decision must not be about an entry that the same record acknowledges.
                 alone = done is not None and self._may_be_taken(chain.state, acks, at)
                 if not alone:
                     more, result = decide(chain.state, at)
@@ -349,7 +348,7 @@ class Core:
         self.write(lane, decide)
 
     def still_there(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Those that are still their consumer's, and whose entries were not removed."""
+        """The deliveries that are still pending with their consumer, and whose entries were not removed."""
 
         def sites(state: LaneState) -> tuple[list[Delivery], list[Site]]:
             found = [delivery for delivery in deliveries if is_pending(state, delivery)]
@@ -410,7 +409,7 @@ class Core:
                 self._start_timer(max(0.001, min(rest)))
 
     def flush(self) -> None:
-        """Write what was acknowledged."""
+        """Write the acknowledgements."""
         for lane in list(self._lanes.values()):
             if lane.acks:
                 self.write(lane, lambda state, at: ([], None))
@@ -466,7 +465,7 @@ class Core:
         return False
 
     def doubt(self, delivery: Delivery) -> None:
-        """Record that its consumer gets other entries beside it."""
+        """Record that its consumer gets other entries at the same time."""
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
             return ([Doubted([(delivery.ticket, 1)])] if is_pending(state, delivery) else []), None
@@ -493,14 +492,14 @@ class Core:
             nonlocal doubt
             self.check()
             if state.epoch < (epoch := self.feed.state.epoch) and not state.is_empty():
-                return [Reset(epoch)], None  # the group was moved, by somebody who did not come to this lane
+                return [Reset(epoch)], None  # the group was moved by a process that did not reach this lane
             settings = self.settings
             events: list[LaneEvent] = []
             if settings.mode == "exclusive":
                 holder, until = state.holder
                 if holder and holder != consumer and until > at:
                     return [], []
-                # Not before what it extended is over.
+                # Not before the extended deadline has passed.
                 until = max(at + int(settings.ack_timeout * 1000), until if holder == consumer else 0)
                 events.append(Held(consumer, until))
             blocks = self.waiting_blocks(lane)
@@ -511,7 +510,7 @@ class Core:
             freed = sum([delivery.session == consumer for delivery in lane.acks]) if lane.acks else 0
             got = claim(state, settings, consumer, limit, at, blocks, freed, idle)
             if not got.tickets and not got.dead:
-                # What is acknowledged may make room, or let a key go on.
+                # An acknowledgement may make room, or release the next entry of a key.
                 return ([Added(blocks)] if blocks else []), (None if lane.acks else [])
             if got.tickets and sole is not None:
                 if sole.lane != lane.number and doubt is None:

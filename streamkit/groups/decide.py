@@ -55,12 +55,14 @@ def claim(
     freed: int = 0,
     idle: bool = True,
 ) -> Claim:
-    """At most `limit` entries that may be delivered now, at `at`: again first, then fresh ones, in order; those of a
-    higher priority before all others. `blocks` are to be added by the same record; not for key_shared.
-    `freed`: of the consumer's, so many are acknowledged by it.
+    """Choose at most `limit` entries that may be delivered at `at`: redeliveries first, then fresh entries, in order; a
+    higher priority comes before all others.
 
-    An entry that may die of its next attempt, and may not have been handled in its earlier ones, is delivered alone:
-    to a consumer that is `idle`, with nothing beside it."""
+    `blocks` are added by the same record; not for key_shared. `freed`: the count of the consumer's entries that the
+    record acknowledges.
+
+    An entry that may become a dead letter after its next attempt, and may not have been handled in earlier ones, is
+    delivered alone: to a consumer that is `idle`, in a delivery without other entries."""
     room = min(limit, settings.max_pending - state.held.get(consumer, 0) + freed)
     dead: list[int] = []
     if room <= 0:
@@ -149,7 +151,7 @@ def _due(state: LaneState, at: int) -> list[int]:
                 found.append(ticket)
             if lot.deadline < expires:
                 expires = lot.deadline
-        state.expires = expires  # what was known of it was only a bound
+        state.expires = expires  # only a bound of it was known
     found.sort()
     return found
 
@@ -205,7 +207,7 @@ def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Seq
     for block in added:
         if block.ticket <= ticket < block.end:
             return block.priority
-    # It was redriven, and those beside it are done.
+    # It was redriven, and its neighbours are done.
     return queue_class(str(state.site(ticket).stream))[0] if settings.queue else 0
 
 
@@ -251,7 +253,7 @@ def _in_turn(buckets: dict[int, list[tuple[int, int]]], last: int, room: int) ->
                 del buckets[name]
             if not room:
                 break
-    # What one bucket gave in several rounds is one range.
+    # The entries of one bucket from several rounds are one range.
     return _joined(found), last, room
 
 
@@ -298,7 +300,7 @@ def _by_key(state: LaneState, settings: GroupSettings, room: int, at: int, dead:
 
 
 def _expired_keys(state: LaneState, at: int) -> list[int]:
-    """Keys that somebody has, and all whose deliveries are over."""
+    """Keys with pending deliveries, if the deadlines of all of them have passed."""
     if not state.pending or state.expires > at:
         return []
     state.expires = min(lot.deadline for lot in state.pending.values())

@@ -148,13 +148,13 @@ class Skipped(_Event, frozen=True, tag=10):
 
 
 class Sourced(_Event, frozen=True, tag=11):
-    """The source is there by now."""
+    """The source exists by now."""
 
     incarnation: bytes
 
 
 class Finished(_Event, frozen=True, tag=12):
-    """These lanes have nothing left: who begins need not look at them."""
+    """These lanes are empty: a new consumer need not look at them."""
 
     lanes: list[int]
 

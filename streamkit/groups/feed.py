@@ -55,7 +55,7 @@ class FeedState(msgspec.Struct):
     """Blocks that the lane may not have in its own log yet."""
     members: dict[str, Member] = msgspec.field(default_factory=dict)
     finished: list[int] = msgspec.field(default_factory=list)
-    """Lanes that have nothing left, as somebody saw who looked; one that gets a block is none of them any more."""
+    """Lanes that a process has found empty. A lane that gets a block is removed from the set."""
     stirred: int = 0
     gaps: list[tuple[Stream, int, int]] = msgspec.field(default_factory=list)
     skipped: int = 0

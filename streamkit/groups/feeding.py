@@ -1,4 +1,4 @@
-"""The feed: handing blocks of the source to lanes, and trimming what is done with in a queue."""
+"""The feed: handing blocks of the source to lanes, and trimming the acknowledged entries of a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BACKLOG = 5000
 """key_shared: a lane with more entries than that gets no more."""
 _MOST_BLOCKS = 64
 _TRIM = 1000
-"""Each time that so much was handed out it is looked what is done, and so much is trimmed at once."""
+"""After this many entries the feed looks for acknowledged entries, and trims this many at once."""
 
 
 Share = tuple[Stream, Cursor, int]
@@ -36,7 +36,7 @@ class Feeder:
         self._trimmed: dict[Stream, int] = {}
 
     def feed(self, lane: Lane, consumer: str, limit: int) -> bool:
-        """Give the lane what comes next of the source, if it has less than `limit`. Whether there was something."""
+        """Give the lane the next entries of the source if it has fewer than `limit`. True if there were any."""
         self._core.check()
         ends = self._core.source.ends()
         self._core.check()
@@ -72,7 +72,7 @@ class Feeder:
             return events, (before, max(handed, default=before))
 
         before, after = self._core.write_feed(decide)
-        # By whose turn it is, and not by how much each process has done: many end soon.
+        # By turns, and not by the work of each process, because many end soon.
         if self._core.settings.queue and before // _TRIM < after // _TRIM:
             self._trim_done()
         return after > before
@@ -137,7 +137,7 @@ class Feeder:
         return events
 
     def _trim_done(self) -> None:
-        """Trim what is done at the front of each segment of a queue."""
+        """Trim the acknowledged entries at the front of each segment of a queue."""
         try:
             for stream, position in self.done().items():
                 if position - self._trimmed.get(stream, 1) >= _TRIM:
@@ -149,7 +149,7 @@ class Feeder:
 
     def done(self) -> dict[Stream, int]:
         """By stream, the position up to which everything is done: below it nothing is needed any more."""
-        # The feed first: what it hands out later is behind these.
+        # The feed first: blocks that it hands out later come after these.
         feed = self._core.feed
         feed.catch_up()
         with feed.lock:
@@ -162,7 +162,7 @@ class Feeder:
             with lane.chain.lock:
                 state = lane.chain.state
                 if state.epoch > epoch:
-                    return {}  # the group was moved meanwhile, and what was handed out is again to be
+                    return {}  # the group was moved meanwhile, so earlier blocks will be handed out again
                 waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
                 sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
                 opened = [each for each in state.blocks.values() if each.next < each.end]
@@ -218,7 +218,8 @@ class Feeder:
         return sum(count for _, _, count in streams) < BLOCK * len(state.alive(at))
 
     def _shares(self, streams: list[Share], state: FeedState, limit: int, at: int, whole: list[Share]) -> list[Share]:
-        """A consumer's part of `whole`, taken from `streams`: half of an even one, as who is faster comes again."""
+        """A consumer's part of `whole`, taken from `streams`: half of an even share, because a faster consumer comes
+        again."""
         if len(streams) > _MOST_BLOCKS:
             streams = random.sample(streams, _MOST_BLOCKS)
         users = max(1, len(state.alive(at)))

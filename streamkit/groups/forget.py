@@ -20,8 +20,11 @@ _LANE = re.compile(r"\{lane-\d+\.(\d+)~")
 
 
 def forget_failures(store: Store, space: str) -> Iterator[tuple[InternalName, list[str]]]:
-    """Let each group of a space forget why entries failed that were removed: its lanes write snapshots without the
-    texts, and trim what is before these. Gives (internal space, segments): what was trimmed of them may hold a text."""
+    """Remove the error texts of removed entries from each group of a space: its lanes write snapshots without the
+    texts, and trim the records before them.
+
+    Yields (internal space, segments): trimmed records of these may hold a text.
+    """
     for core in cores_of(store, space):
         if not core.is_stale():
             _forget(core)

@@ -160,7 +160,7 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
         incarnation = source.settings.incarnation if source is not None else b""
         created = Created(settings, starts, at, incarnation, space, name)
         gone = [Deleted()] if feed.state.created and not feed.state.deleted else []
-        with contextlib.suppress(SequenceMismatch):  # somebody was faster, and may have made it
+        with contextlib.suppress(SequenceMismatch):  # another process was faster, and may have created it
             feed.commit(at, [*gone, created])
     core = _core(store, internal, space)
     assert core is not None
@@ -171,7 +171,7 @@ def _make_space(store: Store, internal: InternalName, partitions: int, durabilit
     try:
         store.create_space(internal, partitions, durability)
     except SpaceExists:
-        # Somebody began to make it, with other settings, and did not come to the end.
+        # A process began to create it with other settings, and was stopped.
         inner(store).ready(internal, ())
 
 
@@ -256,11 +256,12 @@ class Group:
         return self._core.settings
 
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:
-        """A consumer, to be used as `with group.consumer(name) as consumer`. Two of one name are two.
+        """Return a consumer, to be used as `with group.consumer(name) as consumer`. Two consumers of one name are two.
 
-        `linger`: acknowledgements are written after so many seconds at the latest; 0: each at once. `prefetch`: with
-        what `receive` hands out it claims so many in all, and has them at hand for the next calls. Their time runs and
-        their attempt counts from the claim on; what it does not come to is given back, but not by a process that dies.
+        `linger`: acknowledgements are written after at most so many seconds; 0: each at once. `prefetch`: `receive`
+        claims so many entries in all, and keeps those that it does not return for the next calls. Their deadline and
+        their attempt count from the claim on. Entries that stay unused go back to the group, but not from a process
+        that dies.
         """
         self.core.check()
         return Consumer(self, name, linger, prefetch)
@@ -276,23 +277,24 @@ class Group:
         drain: bool = False,
         stop: Stop | None = None,
     ) -> RunReport:
-        """Call `handler(delivery)` for each entry: acknowledged if it returns, given up with a growing delay if it
-        raises. Ends with SIGTERM (in the main thread), when `stop` (an Event) is set, after `seconds`, or with `drain`
-        when nothing is left to deliver now: then what was begun is finished, and what was not is handed back.
+        """Call `handler(delivery)` for each entry. The entry is acknowledged if it returns, and delivered again after a
+        growing delay if it raises.
 
-        `concurrency` threads call it at once; in key_shared those of one key come one after the other.
+        Ends with SIGTERM (in the main thread), when `stop` (an Event) is set, after `seconds`, or with `drain` when no
+        entry can be delivered now. Then running handlers finish, and the other deliveries go back to the group.
+        `concurrency` threads call the handler at once; in key_shared the entries of one key come one after the other.
         """
         return run(self, handler, consumer, concurrency, batch, seconds, drain, stop)
 
     def receive(
         self, limit: int = 10, wait: float = 0.0, *, consumer: str | None = None, auto_ack: bool = False
     ) -> list[Delivery]:
-        """At most `limit` deliveries, without a consumer object: any process settles them by their receipts.
+        """Return at most `limit` deliveries, without a consumer object: any process settles them by their receipts.
 
-        Waits up to `wait` seconds (infinity: for ever) for the first. Nothing is handed back by itself: what is not
-        settled with `settle` comes again after its deadline. `consumer` names the receiver, in every process; the
-        limit max_pending holds for a named one, and mode="exclusive" needs one. An entry that comes alone (see
-        `Consumer.receive`) is the only one of its call, and the only one that its named receiver has.
+        Waits up to `wait` seconds (infinity: for ever) for the first. An entry that is not settled with `settle` is
+        delivered again after its deadline. `consumer` names the receiver, in every process. The limit max_pending holds
+        for a named receiver, and mode="exclusive" needs one. An entry that is delivered alone (see `Consumer.receive`)
+        is the only one of its call, and the only one that its named receiver has.
         """
         return self.reception.receive(limit, wait, consumer, auto_ack)
 
@@ -321,7 +323,7 @@ class Group:
         return core.lanes()
 
     def status(self) -> GroupStatus:
-        """The counts of entries, the positions of the group, and its consumers. Reads all lanes.
+        """Return the counts of entries, the positions of the group, and its consumers. Reads all lanes.
 
         `lag` is everything that is not done: `unread` (never delivered) + `pending` (with a consumer) + `ready` (may be
         delivered again now) + `delayed` (may be delivered later). `dead` and `acked` are beside it.
@@ -478,12 +480,12 @@ class Group:
         )
 
     def settle(self, settlements: Iterable[Settlement]) -> list[Settled]:
-        """Settle many deliveries by their receipts, also of other processes: with one commit for each lane.
+        """Settle many deliveries by their receipts, also of other processes, with one commit for each lane.
 
         `group.settle([Settlement(receipt=receipt, action="ack"), …])` does what the methods of `Consumer` do, in the
         given order, and returns one result for each, in that order. A delivery that has ended is `lost`, and the others
-        are settled all the same. ValueError or TypeError before anything is written. If it raises later, some lanes
-        may be settled: call it again, and those are `lost`.
+        are settled all the same. ValueError or TypeError before anything is written. If it raises later, some lanes may
+        be settled: call it again, and their deliveries are `lost`.
         """
         return settle(self.core, list(settlements))
 
@@ -559,7 +561,7 @@ class Group:
                         f"deliveries are dead letters, from dead_letters(), or their ids, not {type(letter).__name__}"
                     )
         lanes = self._lanes()
-        # Before as well, for who is stopped in the middle and calls again.
+        # Before as well, because a stopped call may be repeated.
         self.core.write_feed(lambda state, at: ([Stirred()], None))
         ids = None
         if deliveries is not None:
@@ -579,7 +581,8 @@ class Group:
     # -- changing it --------------------------------------------------------------------------------------------
 
     def seek(self, offset: AnyOffset | Literal["beginning", "end"]) -> None:
-        """Go on after `offset`. What is pending, waiting or dead is forgotten, and a late `ack` of it DeliveryLost."""
+        """Continue after `offset`. Pending, waiting and dead entries are forgotten, and a late `ack` of one raises
+        DeliveryLost."""
         lanes = self._lanes()
         core = self.core
         starts = _starts(self._store, self.space, self.settings, offset)

@@ -96,7 +96,7 @@ class _Saved(msgspec.Struct, array_like=True):
     gone: list[int]
     trimmed: list[tuple[Stream, int, int]]
     unfinished: list[tuple[int, list[Range]]]
-    """key_shared: by key, what is not finished."""
+    """key_shared: unfinished entries by key."""
     doubted: list[Range] = []
     alone: list[Range] = []
     errors: list[tuple[int, str, list[Range]]] = []
@@ -121,7 +121,7 @@ class LaneState:
         self.bucket = 0
         """Served last."""
         self.holder = ("", 0)
-        """exclusive: who receives, until when."""
+        """exclusive: the receiving consumer, and the end of its hold."""
         self.acked = 0
         self.blocks: dict[int, Open] = {}
         self.order: list[int] = []
@@ -153,7 +153,7 @@ class LaneState:
         self.free: dict[int, None] = {}
         """key_shared: keys with none pending."""
 
-    # -- what is where ------------------------------------------------------------------------------------------
+    # -- places -------------------------------------------------------------------------------------------------
 
     def block_of(self, ticket: int) -> Open | None:
         at = bisect_right(self.order, ticket) - 1
@@ -183,11 +183,11 @@ class LaneState:
         """Count the entries that were never delivered."""
         if self.keyed:
             return len(self.keys) - len(self.pending) - len(self.waiting)
-        # Asked without the lock too, so that nobody waits for what is being written.
+        # Also called without the lock, so that no thread waits for a write.
         return sum([block.end - block.next for block in list(self.blocks.values())])
 
     def is_finished(self, epoch: int) -> bool:
-        """True if nothing of the epoch is left to be delivered; dead letters may be."""
+        """True if the epoch has nothing left to deliver; dead letters may remain."""
         return self.epoch == epoch and not (self.blocks or self.pending or self.waiting or self.strays)
 
     def is_empty(self) -> bool:
@@ -203,7 +203,7 @@ class LaneState:
     # -- records ------------------------------------------------------------------------------------------------
 
     def apply(self, batch: LaneBatch) -> None:
-        """Records are applied in the order of the log; what they do was decided before they were written."""
+        """Records are applied in the order of the log; they were decided before they were written."""
         self.now = max(self.now, batch.at)
         for event in batch.events:
             _APPLY[type(event)](self, event)

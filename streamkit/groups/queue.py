@@ -1,7 +1,7 @@
-"""A queue: a space of jobs with one group, whose acknowledged entries are trimmed as it goes.
+"""A queue: a space of jobs with one group, whose acknowledged entries are trimmed.
 
-A job's segment tells its priority, the bucket of its key, and whether it was delayed. So what is urgent is found behind
-any number of others, and each segment is worked off from its front.
+A job's segment encodes its priority, the bucket of its key, and whether it was delayed. So an urgent job is found
+behind any number of others, and each segment is worked off from its front.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Queue:
     def __init__(self, store: Store, group: Group) -> None:
         self.name = group.space
         self.group = group
-        """Its only group: pending, dead letters, redrive and the rest are there too."""
+        """The queue's only group, with pending, dead letters, redrive and the rest."""
         self._store = store
 
     def put(

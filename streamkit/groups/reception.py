@@ -79,7 +79,7 @@ class Reception:
         return self.waiter.look_until(wait, lambda: self.look(claimant, limit, auto_ack))
 
     def look(self, claimant: str, limit: int, auto_ack: bool) -> list[Delivery]:
-        """Claim what is there now."""
+        """Claim the entries that can be delivered now."""
         check_count("limit", limit)
         claimer = self._take()
         try:

@@ -56,7 +56,7 @@ class _Count:
 
 
 def check_run(handler: object, concurrency: int, batch: int, seconds: float | None, *, awaited: bool = False) -> None:
-    """TypeError or ValueError for what `run` cannot take. `awaited`: an async handler is fine."""
+    """Check the arguments of `run`. TypeError or ValueError. `awaited`: an async handler is accepted."""
     check_function("handler", handler, "a delivery", awaited=awaited)
     check_count("concurrency", concurrency)
     check_count("batch", batch)
@@ -90,7 +90,7 @@ def run(
         if threading.current_thread() is threading.main_thread():
             stack.enter_context(on_signals(terminated.set, signal.SIGTERM))
         consumer = group.consumer(name)
-        # Each delivery whose handler began is settled by itself: the others were not handled, also after an error.
+        # Each delivery whose handler began has been settled. The others were not handled, also after an error.
         stack.push(lambda kind, error, trace: consumer.leave(error, give_back=True))
         if concurrency == 1:
             _alone(consumer, handler, batch, drain, ended, count, end)
@@ -168,7 +168,7 @@ def _handle_all(
 
 
 def log_failure(consumer: Consumer, delivery: Delivery, error: BaseException) -> None:
-    """Log that the handler raised, with its traceback: where the entry is, and nothing of its content."""
+    """Log the handler's error with its traceback: the place of the entry, and nothing of its content."""
     group, entry = consumer.group, delivery.entry
     message = "the handler of group %r failed: store %s, space %r, segment %r, sequence %d, attempt %d of %d"
     place = group.store.id, group.space, entry.segment, entry.sequence

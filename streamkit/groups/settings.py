@@ -1,4 +1,4 @@
-"""A group's settings: what is chosen when it is made."""
+"""A group's settings, chosen when it is created."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupSettings(msgspec.Struct, frozen=True):
     """The metadata that is the key of key_shared; None: the segment."""
     lanes: int = 8
     queue: bool = False
-    """The source is a queue: what is acknowledged is trimmed, metadata tell delays, segments tell priorities."""
+    """The source is a queue: acknowledged entries are trimmed, delays are in metadata, priorities in segment names."""
 
 
 CHANGEABLE = frozenset({"ack_timeout", "max_deliveries", "retry_delay", "max_pending"})

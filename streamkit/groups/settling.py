@@ -149,7 +149,7 @@ def _decide(
             error = failure_text(settlement.error)
             given, _ = give_up(state, core.settings, [ticket], at, settlement.delay, error)
             for event in given:
-                if isinstance(event, Released):  # what is behind it in its key, but for what is settled here before
+                if isinstance(event, Released):  # later entries of its key, unless they are settled by now
                     lost = [other for other in numbers_of(event.tickets) if other not in over]
                     over.update(lost)
                     if lost:

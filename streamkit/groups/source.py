@@ -115,7 +115,7 @@ class Source:
         places = places_after(self._store, self.space, offset)
         if not self.queue and self._segments is None:
             return {place.partition: Cursor(place.position, place.number, place.index) for place in places}
-        found = self.ends()  # before it is read: what comes meanwhile is behind them
+        found = self.ends()  # before the read: entries that come meanwhile are after them
         left = set(found)
         for entry in self._store.consume_space(self.space, offset=offset, gaps="skip") if left else ():
             if entry.segment in left:
@@ -128,8 +128,8 @@ class Source:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, stream: Stream, start: Cursor, count: int) -> tuple[list[Entry], Cursor]:
-        """At most `count` entries without a gap between them, from `start` or the first after it that is there; and
-        where the stream goes on. They are at `position_of(…)` of the first one, and after it."""
+        """At most `count` entries without a gap between them, from `start` or the first existing one after it; and the
+        place where the stream continues. The first is at `position_of(…)`."""
         entries: list[Entry] = []
         size, expected = 0, -1
         left = self._left_at(stream, start.position)
@@ -226,7 +226,8 @@ class Source:
         return ends(self._store, self.space)
 
     def _fetch(self, stream: Stream, start: Cursor, places: dict[int, int], found: list[Entry | None]) -> None:
-        """Those of one block that are not kept. What is read with them is kept: it is wanted next."""
+        """Read the entries of one block that are not cached. Their neighbours from the same read are cached: they are
+        wanted next."""
         first, last = min(places), max(places)
         if isinstance(stream, int):
             self._refresh()
@@ -247,13 +248,13 @@ class Source:
             self._keep((stream, start.position), read)
 
     def is_trimmed(self, stream: Stream, position: int) -> bool:
-        """True if what is missing at `position` was trimmed, and not erased or deleted."""
+        """True if the entry that is missing at `position` was trimmed, and not erased or deleted."""
         if isinstance(stream, str):
             at = self._store.consume_segment(
                 self.space, stream, min_sequence=position, max_sequence=position, gaps="yield"
             )
             found = next(at, None)
             return isinstance(found, Gap) and found.reason in ("trimmed", "expired")
-        # What is trimmed is missing together with everything before it.
+        # A trimmed entry is missing together with all earlier ones.
         entries = next(read_from(self._store, self.space, Place(stream, 1, 0, 0), erased=True), None)
         return entries is None or self.position_of(stream, entries[0]) > position

@@ -29,7 +29,7 @@ SOLE, LONE = 1, 2
 
 
 def consumer_of(session: str) -> str:
-    """The name of a consumer, without what tells it from others of that name."""
+    """The name of a consumer, without the suffix that makes it unique."""
     return session.partition("\x1f")[0]
 
 
@@ -56,7 +56,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     """From 1; counted before the delivery was handed out."""
     deadline: int
     session: str
-    """The consumer, told from others of its name."""
+    """The consumer's unique id: its name and a suffix."""
     lane: int
     ticket: int
     lot: int
@@ -65,9 +65,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     """By the monotonic clock of this process."""
     key: int = 0
     tag: str = ""
-    """Tells the group from others, of this store and of others: see `tag_of`."""
+    """Identifies the group among all groups of all stores: see `tag_of`."""
     company: int = 0
-    """SOLE: nothing else was with the consumer. LONE: and it gets nothing else before this one is settled."""
+    """SOLE: the consumer held no other entry. LONE: in addition, it gets no other entry before this one is settled."""
 
     @property
     def consumer(self) -> str:
@@ -87,19 +87,19 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """An entry that is not delivered any more, until it is redriven."""
+    """An entry that is not delivered again unless it is redriven."""
 
     entry: Entry
     attempt: int
     reason: str
     timestamp: int
-    """When it died, in milliseconds since the epoch."""
+    """The time at which it became a dead letter, in milliseconds since the epoch."""
     ticket: int = 0
     lane: int = 0
 
     @property
     def id(self) -> str:
-        """Names it in other processes: see `Group.redrive`."""
+        """A text that names the dead letter in other processes: see `Group.redrive`."""
         return letter_id(self.lane, self.ticket)
 
 
@@ -120,9 +120,9 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
 
 
 class GroupGap(Gap, frozen=True, gc=False):
-    """Entries that were trimmed before they were acknowledged: they count as acknowledged.
+    """Entries that were trimmed before they were acknowledged. They count as acknowledged.
 
-    Where the group reads the whole space `segment` is empty, and the numbers count the entries of `partition`.
+    If the group reads the whole space, `segment` is empty, and the numbers count the entries of `partition`.
     """
 
     partition: int = 0
@@ -139,7 +139,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     """Entries that are not done: `unread + pending + ready + delayed`. It is 0 only if all entries are done, so an
     alarm on it also sees entries that are delivered again and again. Dead letters do not count."""
     pending: int
-    """Entries that a consumer has, and whose deadline has not passed."""
+    """Entries that are with a consumer and whose deadline has not passed."""
     ready: int
     """Entries that may be delivered again now."""
     delayed: int

@@ -443,7 +443,7 @@ def test_a_store_that_does_not_exist_is_refused(cli: CommandLine, command: str) 
     assert refused.err.startswith(f"PermanentError: there is no store {cli.store} at file://")
     cli("create", "orders")
     assert cli("verify").out == "whole: 0 transactions, 0 entries, 0 segments\n"
-    assert cli("repair") == Result(0, "the index is built anew: 0 rows were written or removed\n", "")
+    assert cli("repair") == Result(0, "the index was rebuilt: 0 rows were written or removed\n", "")
     assert cli("maintain") == Result(0, "", "")
 
 
@@ -457,7 +457,7 @@ def test_an_erasure_that_was_stopped_is_completed_by_the_same_command(
     assert found_in(files_below(cli.folder / "stores"), b"secretword"), "it was not stopped"
     done = cli("erase", "orders", "order-1")
     assert (done.code, done.out) == (0, "")
-    assert done.err.endswith("\nwhat an earlier erasure left is removed\n")
+    assert done.err.endswith("\nthe rest of an earlier erasure is removed\n")
     assert found_in(files_below(cli.folder / "stores"), b"secretword") == []
     assert "earlier" not in cli("erase", "orders", "order-1").err
 

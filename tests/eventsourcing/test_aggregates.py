@@ -334,7 +334,7 @@ def test_an_argument_that_is_not_what_it_is_annotated_with_is_not_written(subjec
     orders = Repository(subject.store, "orders", Order)
     with pytest.raises(TypeError, match=r"Order.add: the argument 'line' .* nothing was written"):
         orders.execute("42", lambda order: order.add("tea"))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the argument 'count' is not what it is annotated with"):
+    with pytest.raises(TypeError, match="the argument 'count' does not match its annotation"):
         orders.execute("42", lambda order: order.add(TEA, True))
     assert orders.load("42").version == 0
     assert Repository(subject.stranger(), "orders", Order).load("42").version == 0

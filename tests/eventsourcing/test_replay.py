@@ -141,7 +141,7 @@ def test_an_event_whose_arguments_have_no_names_is_refused_where_it_is_defined()
         (b"{}", {}, "has the arguments none, and Base.add"),
         (b"[1]", {}, "the payload is list, not a dict"),
         (b"null", {}, "the payload is NoneType, not a dict"),
-        (b"nonsense", {}, "the payload is not as expected"),
+        (b"nonsense", {}, "the payload does not have the expected type"),
         (b'{"number": 1}', {"event-version": "x"}, "of version 'x', which is no number"),
         (b'{"number": 1}', {"event-version": "0"}, "of version '0', which is no number"),
         (b'{"number": 1}', {"event-version": "\u0663"}, "which is no number"),

@@ -80,17 +80,17 @@ class _Recorder:
         return _Last(sequence, sequence) if sequence else _NEW
 
     def _end(self, segment: str, first: int) -> _Last:
-        """The end of a segment that goes on with the number `first`. No request if this process knows it."""
+        """The end of a segment whose next number is `first`. No request if this process knows it."""
         seen = self._seen.get(segment)
         if seen is not None and seen.number < first:
             return seen
-        # What this process has seen may be gone by now, with its space.
+        # The space may have been deleted since this process read it.
         return _NEW if seen is None and first <= 1 else self._look(segment)
 
     def _write(
         self, numbers: dict[str, list[int]], records: dict[str, list[Record]], notifications: Sequence[Record] = ()
     ) -> list[int]:
-        """Append to segments whose numbers must grow, and notifications; returns the ids of these.
+        """Append to segments whose numbers must grow, and add notifications; return the ids of the notifications.
 
         Nothing is written if a segment has one of the numbers already, or a later one.
         """
@@ -346,7 +346,7 @@ class StreamkitProcessRecorder(StreamkitTrackingRecorder, StreamkitApplicationRe
     """Events with notifications, and the position that they follow from, in one commit."""
 
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int] | None:
-        """Record events, and the position of `tracking` if it is given. IntegrityError if either is there already."""
+        """Record events, and the position of `tracking` if it is given. IntegrityError if either exists already."""
         tracking: Tracking | None = kwargs.get("tracking")
         numbers, records = _tracking_part(tracking) if tracking is not None else ({}, {})
         with translated():

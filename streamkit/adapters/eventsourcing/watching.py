@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["Watching"]
 
 _QUIET = 1.0
-"""Seconds without a change after which a watch begins anew, and sees that its subscription was stopped."""
+"""Seconds without a change after which a watch starts again. Then it sees that its subscription was stopped."""
 
 
 class Watching:
