@@ -83,8 +83,8 @@ NEXT: Final = Expect.NEXT
 """Like ABSENT, for a row of a log. Such a row is never replaced, and its key is greater than every key that was put
 with NEXT into the partition before. If `limits.remote` is False, the backend refuses a lower key with Conflict, also
 if the row of that key was deleted since. A remote backend checks only that the row is absent; the engine keeps the
-order there. Such rows are mostly read in key order and deleted from the front, so a backend may store them apart: the local
-backend uses append-only files."""
+order there. Such rows are mostly read in key order and deleted from the front, so a backend may store them apart: the
+local backend uses append-only files."""
 
 
 class Conflict(StreamkitError):
