@@ -26,9 +26,9 @@ _EARLY = 0.05
 class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
     """The right to a lease, from `store.acquire_lease(…)`. No thread renews it.
 
-    `key` is its name, `token` a number that is greater than that of every earlier holder, for ever, and `ttl` the
-    seconds for which it lasts without a renewal. `encode` makes text of it, for another process or a client of a
-    server. The text is enough to renew and release the lease.
+    `key` is its name. `token` is a number greater than the token of every earlier holder. `ttl` is the seconds that it
+    lasts without a renewal. `encode` returns it as text, for another process or a client of a server. The text is
+    enough to renew and release the lease.
     """
 
     key: str
@@ -101,9 +101,9 @@ def release(backend: Backend, grant: LeaseGrant) -> None:
 
 
 def is_held(backend: Backend, key: str) -> bool:
-    """True if somebody holds the lease now. A backend that cannot tell is asked for the lease, which goes back at once.
+    """True if the lease is held now. If the backend cannot tell, the lease is acquired and released at once.
 
-    TransientError if it cannot be told.
+    TransientError if the storage does not answer.
     """
     if isinstance(backend, ShowsLeases):
         return backend.is_held(key)
@@ -124,7 +124,7 @@ def _lost_answer(key: str, ttl: float) -> Unavailable:
 class Lease:
     """A lease that is held, from `with store.lease(…)`. Renewed in the background; `lost` is set when that fails.
 
-    `key` is its name, `token` a number that is greater than that of every earlier holder, for ever.
+    `key` is its name. `token` is a number greater than the token of every earlier holder.
     """
 
     def __init__(self, backend: Backend, clock: Clock, key: str, ttl: float, wait: float | None) -> None:
@@ -211,7 +211,7 @@ class Lease:
             pause = min(pause * 1.5, self.ttl / 4, _LONGEST_PAUSE)
 
     def _take(self, grant: Grant, asked: float, asked_wall: int) -> None:
-        """It counts from when it was asked for: that is what the service cannot be behind of."""
+        """Keep the grant. The ttl counts from the request: the service cannot have granted it earlier."""
         self._grant = grant
         self._deadline = asked + self.ttl
         self._wall_deadline = asked_wall + int(self.ttl * 1000)

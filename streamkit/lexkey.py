@@ -1,7 +1,7 @@
 """LexKey v1: parts to bytes whose byte order is the order of the parts.
 
-Parts are joined by one 0x00. The encoding is not self-describing and does not escape: a caller that needs keys that
-cannot collide forbids NUL in its text parts, as streamkit's names do.
+Parts are joined by one 0x00. The encoding is not self-describing and does not escape: to rule out collisions, forbid
+NUL in text parts, as streamkit's names do.
 """
 
 from __future__ import annotations

@@ -69,19 +69,19 @@ class Members:
         self._store = store
         self._seen = 0
         self._first = 0
-        """The first record that was there."""
+        """The first record that existed."""
         self._noted: dict[str, tuple[_Note, Entry]] = {}
         """The latest note of each member that has neither left nor ended, and its entry."""
         self._ended: set[str] = set()
-        """Members whose leases have ended without a note of it yet."""
+        """Members whose leases have ended, and whose end is not recorded yet."""
         self._lock = threading.RLock()
         """Guards the fields."""
 
     def join(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> Membership:
-        """Be there as `name` until `leave()`, the end of a `with`, or `ttl` seconds after the process stopped.
+        """Join as `name` until `leave()`, the end of a `with`, or `ttl` seconds after the process stopped.
 
-        LeaseNotAcquired if someone of that name is there. One join in a hundred also looks at the leases of all
-        members, and notes those that have ended, so that the log of the group stays short.
+        LeaseNotAcquired if there is a member of that name. One join in a hundred also looks at the leases of all
+        members and records those that have ended, so that the log of the group stays short.
         """
         check_name(name, "member")
         check_seconds("ttl", ttl)
@@ -90,7 +90,7 @@ class Members:
         try:
             lease.__enter__()
         except LeaseNotAcquired as error:
-            raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} is there: join under another name") from error
+            raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} exists: join under another name") from error
         try:
             self._store.produce(_SPACE, self.group, [_Note(name, found, ttl).record()], lease=lease)
         except BaseException:
@@ -112,7 +112,7 @@ class Members:
         try:
             grant = self._store.acquire_lease(self._lease_name(name), ttl)
         except LeaseNotAcquired as error:
-            raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} is there: join under another name") from error
+            raise LeaseNotAcquired(f"a member {name!r} of {self.group!r} exists: join under another name") from error
         try:
             self._store.produce(_SPACE, self.group, [_Note(name, found, ttl).record()], lease=grant)
         except BaseException:
@@ -137,9 +137,9 @@ class Members:
             raise ValueError(f"the grant is not of the member {name!r} of {self.group!r}: pass what enter() gave")
 
     def list(self) -> list[Member]:
-        """The members that are there, by name. Costs a look at the log and one at each member's lease.
+        """Return the members, by name. Costs a look at the log and one at each member's lease.
 
-        Writes nothing and takes no lease, so it keeps nobody from joining. TransientError if it cannot be told.
+        Writes nothing and takes no lease, so it never refuses a join. TransientError if the storage does not answer.
         """
         self._read()
         found = []
@@ -154,7 +154,7 @@ class Members:
     def watch(self, *, timeout: float | None = None, every: float = 1.0) -> Iterator[Sequence[Member]]:
         """Yield the members, now and after each change. It ends after `timeout` seconds without a change.
 
-        Somebody who stopped without leaving is missed within its ttl, and `every` seconds.
+        A member that stopped without leaving is missed after its ttl, within `every` seconds.
         """
         check_seconds("every", every, positive=True)
         if timeout is not None:
@@ -181,7 +181,7 @@ class Members:
         self._store.produce(_SPACE, self.group, [_Note(name, gone=True).record()], lease=lease)
 
     def _read(self) -> None:
-        # Trimmed notes are of members that have left, or whose leases have ended.
+        # Trimmed records belong to members that have left, or whose leases have ended.
         for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1, gaps="skip"):
             try:
                 note = msgspec.json.decode(entry.payload, type=_Note)
@@ -216,7 +216,7 @@ class Members:
                 ended, seen = sorted(self._ended), self._seen
             if not ended:
                 break
-            # Somebody who joins under one of the names meanwhile writes first, and then this write is refused.
+            # If a member joins under one of the names meanwhile, it writes first, and this write is refused.
             try:
                 gone = [_Note(name, gone=True).record() for name in ended]
                 self._store.produce(_SPACE, self.group, gone, expected_sequence=seen)

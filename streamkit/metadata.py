@@ -8,7 +8,8 @@ __all__ = ["NO_METADATA", "Metadata"]
 
 
 class Metadata(dict[str, str]):
-    """Like the dict that it equals; TypeError for what would change it. `dict(…)` makes a copy that may be changed."""
+    """An immutable mapping that equals its dict. TypeError for every change. `dict(…)` makes a copy that can be
+    changed."""
 
     __slots__ = ()
 

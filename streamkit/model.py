@@ -54,7 +54,7 @@ NO_TRX = TRX(bytes(16), bytes(16), 0)
 class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     """The place of a frame's entries in their partition; shared by all entries of the frame.
 
-    It says nothing about what an entry is, so all origins are equal: two readers of one entry hold equal entries.
+    It is no part of an entry's value, so all origins are equal: two readers of one entry hold equal entries.
     """
 
     partition: int
@@ -123,11 +123,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def space_offset(self) -> LexKey:
-        """ "After this entry" in its space, for `consume_space(offset=…)`.
+        """The offset after this entry in its space, for `consume_space(offset=…)`.
 
-        Page a space by the offsets of `consume_space`: they name a place in every partition. Where a space has several,
-        the offset of an entry that was read from its segment names a place in its own. From the others what is later
-        follows on it, by timestamp, and all that this process had not seen of them when it read the entry.
+        To read a space in pages, use the offsets of `consume_space`: they name a place in every partition. If a space
+        has several partitions, the offset of an entry that was read from its segment names a place in its own partition
+        only. A read from it yields, from the other partitions, entries with a later timestamp and all entries that this
+        process had not seen when it read the entry.
         """
         origin = self.origin
         here = (self.trx.number, origin.index + self.sequence - origin.first_sequence + 1)
@@ -191,10 +192,10 @@ class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def space_offset(self) -> LexKey:
-        """The offset after everything that the status tells: a reader at this offset has seen all of it.
+        """The offset after all entries that the status covers: a reader at this offset has seen all of them.
 
-        After a write it is the offset after its transaction. Where a space has several partitions it is like that of an
-        entry which was read from its segment; see `end_offset` for a place in all of them.
+        After a write it is the offset after its transaction. If a space has several partitions, it is like the offset
+        of an entry that was read from its segment; `end_offset` gives a place in all partitions.
         """
         at = self.position
         if at is None:

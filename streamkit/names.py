@@ -27,7 +27,7 @@ class InternalName(str):
 def internal_name(kind: str, *parts: str) -> InternalName:
     """The name of the internal space for `parts`, any text, of one `kind`: short words in lower case, such as "view".
 
-    Different parts give different names; those of one kind begin with `internal_name(kind)`. Where they are too long
+    Different parts give different names. Names of one kind begin with `internal_name(kind)`. If the parts are too long
     for a name, the last part is a digest of all of them.
     """
     name = "\x01" + "\x1f".join((kind, *(part.replace("\x1f", "\x1f\x1e") for part in parts)))

@@ -137,7 +137,7 @@ class OpenStore:
             return spaces.setdefault(space, found), None
         opening = self._opening.setdefault(space, _Opening())
         if inside_backend() or opening.lock._is_owned():  # type: ignore[attr-defined]
-            # A handler's call: it cannot wait for its own thread, or for what that one holds.
+            # A signal handler's call: it cannot wait for its own thread, or for a lock that this thread holds.
             return self._open(space, segments)
         arrived = opening.looks
         with opening.lock:

@@ -1,7 +1,7 @@
-"""Places in the log of a space: for what follows it partition by partition, as groups and views do.
+"""Places in the log of a space, for groups and views, which follow it partition by partition.
 
-A place says which entry of a partition is next. Unlike an offset it is of one partition, and reading from it gives the
-same entries in the same order, whenever that is done.
+A place says which entry of a partition is next. Unlike an offset it belongs to one partition. A read from it always
+gives the same entries in the same order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Before entry `index` of transaction `number`: the one at `position`, if entries are counted from the partition's
-    first, which is 0. What was erased or trimmed keeps its position."""
+    first, which is 0. Erased and trimmed entries keep their positions."""
 
     partition: int
     number: int
@@ -107,8 +107,8 @@ def entries_after(store: Store, space: str, segment: str, sequence: int) -> Iter
 
 
 def removal_mark(store: Store, space: str, *, look: bool = False) -> tuple[object, ...]:
-    """Another value than before if something may have been removed from the space since, as far as is known: whoever
-    keeps entries in memory drops them then. `look`: asks the storage first, as `ends` does."""
+    """A value that changes if entries may have been removed from the space, as far as this process knows. A cache of
+    entries is dropped then. `look`: ask the storage first, as `ends` does."""
     found, since = inner(store).look_up(space)
     marks = []
     for partition in found.partitions if found is not None else ():
@@ -133,7 +133,7 @@ def read_from(store: Store, space: str, place: Place, *, erased: bool = False) -
     partition = found.partitions[place.partition]
     end = partition.number
     for batch in partition_batches(partition, (place.number, place.index), end, Bounds(), together=True):
-        # What was removed stands there with a payload of another type.
+        # A removed entry is present with a payload of another type.
         entries = [entry for entry in batch.entries if _is_there(entry.payload, erased)]
         if entries:
             yield entries

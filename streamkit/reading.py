@@ -98,10 +98,10 @@ class Reader:
     def entries(
         self, batches: Iterator[Batch], limit: int, reverse: bool = False, gaps: Gaps = "skip"
     ) -> Iterator[Any]:
-        """The entries, at most `limit` if it is not 0.
+        """Yield the entries, at most `limit` if it is not 0.
 
-        A generator, because `itertools.chain` is not safe where several threads ask one iterator: whoever comes while
-        another one is in here gets a ValueError, and no entry is lost.
+        It is a generator, because `itertools.chain` is not safe if several threads share an iterator: here a second
+        thread gets a ValueError, and no entry is lost.
         """
         handle = self._handle
         for batch in batches:

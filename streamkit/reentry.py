@@ -1,6 +1,6 @@
-"""Locks for code that a signal handler or a finalizer may call while its own thread is in the middle of it.
+"""Locks for code that a signal handler or a finalizer may call while its own thread is inside it.
 
-Such a call cannot wait for its thread, which goes on only when the call has ended: it is refused instead.
+Such a call cannot wait for its thread, because the thread continues only after the call. So the call is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Reentered(RuntimeError):
 def refused() -> Reentered:
     """The error."""
     return Reentered(
-        "this thread is in the middle of another call to this store: a signal handler or a finalizer (__del__) cannot "
-        "read or write then; have it note what is to be done, and do it later or on another thread"
+        "this thread is inside another call to this store: a signal handler or a finalizer (__del__) cannot read or "
+        "write then. Set a flag there, and do the work later or on another thread"
     )
 
 
@@ -55,10 +55,10 @@ def inside_backend() -> bool:
 
 
 class Mutex:
-    """A lock: `with mutex():`. A thread that holds it and asks for it again gets a Reentered.
+    """A lock: `with mutex():`. A thread that holds it and asks for it again gets Reentered.
 
-    Called, it gives the interpreter's own lock, as one that is entered in Python would stay locked for ever where a
-    signal handler raises between the acquiring and the block.
+    A call returns the interpreter's own lock: a lock with an `__enter__` in Python would stay locked if a signal
+    handler raised between acquiring it and the block.
     """
 
     __slots__ = ("_lock",)
@@ -87,7 +87,7 @@ class Mutex:
 
 
 class Busy(threading.local):
-    """Marks what a thread must not begin again in the middle of it, as what it calls has locks of its own.
+    """Guard of a block that a thread must not enter again while it is inside, because the block takes locks.
 
     `with busy():`. Reentered if this thread is inside already.
     """

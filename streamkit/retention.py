@@ -1,4 +1,4 @@
-"""Retention: bounds for what a space keeps."""
+"""Retention: bounds for the entries that a space keeps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """Bounds for what a space keeps. None is no bound: nothing is dropped.
+    """Bounds for the entries that a space keeps. None is no bound: nothing is dropped.
 
-    `max_age` is in seconds; `max_entries` and `max_bytes` (of payload) are for each segment, or for the space. What is
-    more is dropped, the oldest first; or, with `when_full="reject"`, a write that would exceed it is SpaceFull.
+    `max_age` is in seconds; `max_entries` and `max_bytes` (of payload) are for each segment, or for the space. Entries
+    beyond a bound are dropped, the oldest first. With `when_full="reject"`, a write beyond it raises SpaceFull instead.
     """
 
     max_age: float | None = None

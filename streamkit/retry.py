@@ -1,7 +1,7 @@
 """Retries: a request that was throttled, or could not be made, is made again, with jitter, up to a deadline.
 
-A write is made again only where the backend says that it was not applied. A lost answer (Ambiguous) is not retried
-here: the caller of put knows how to settle it. What is to be deleted is, as often as is needed.
+A write is made again only where the backend says that it was not applied. A lost answer (Ambiguous) of a put is not
+retried here: the caller of put knows how to resolve it. A delete is repeated until it is answered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> No
     try:
         backend.delete(partition, keys)
     except Ambiguous as error:
-        raise Unavailable(f"what was to be deleted may be there yet: {error}") from error
+        raise Unavailable(f"some rows may not be deleted yet: {error}") from error
 
 
 def send_until_answered(clock: Clock, write: Callable[[], object], remedy: str) -> None:
@@ -74,9 +74,9 @@ def put_settled(
     *,
     durable: bool = True,
 ) -> Etag | None:
-    """Put a row, whose data no other writer puts for another reason, and settle a lost answer by reading the row.
+    """Put a row whose data no other writer puts for another reason, and resolve a lost answer by reading the row.
 
-    Its etag; None if another row is there. Unavailable if no answer comes. `remedy`: the next step, for the error.
+    Return its etag; None if another row exists. Unavailable if no answer comes. `remedy`: the next step, for the error.
     """
     for attempt in range(_ANSWERS):
         try:
@@ -173,8 +173,8 @@ class RetryingBackend:
         return self._retry_in_parts(lambda part: self._inner.read(partition, part), ranges)
 
     def read_on(self, partition: bytes, ranges: Sequence[Range], first: int) -> list[bytes | None]:
-        """Like `read`, where those from `first` on are rows that are made one after the other. Where it is throttled it
-        takes few at a time, and nothing after the first that is not there: less comes back then."""
+        """Like `read`, for ranges whose rows are created one after the other from index `first` on. If it is throttled,
+        it reads few at a time and stops after the first missing row: then fewer values come back."""
         return self._retry_in_parts(
             lambda part: self._inner.read(partition, part), ranges, _FEW, lambda done: None in done[first:]
         )

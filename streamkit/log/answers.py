@@ -41,7 +41,7 @@ class Answers:
             self.taken = header.number
         elif last and (last.number, last.node) == (header.number - 1, header.node):
             took = header.timestamp - last.timestamp
-            if took > 0:  # else somebody's clock was ahead
+            if took > 0:  # else a writer's clock was ahead
                 self.round = header.number, took / 1000
         self._last = header
         if header.lead:

@@ -18,9 +18,9 @@ __all__ = ["Amount", "ArchiveReader", "ArchiveUnreadable", "Contents"]
 
 
 class ArchiveUnreadable(StreamkitError):
-    """The archive is missing or cannot be read. Nobody has changed the rest of it.
+    """The archive is missing or cannot be read.
 
-    A walk over a view goes on with a view that reads archived transactions from the log, if the log still has them.
+    A walk continues with another view, which reads archived transactions from the log if the log still has them.
     """
 
 
@@ -55,7 +55,7 @@ class Contents:
 class ArchiveReader(Protocol):
     """A space's archive. Each answer is about transactions up to the view's `cold_until`.
 
-    ArchiveUnreadable if the archive cannot be read, CorruptData if it does not hold what it must, Moved if entries were
+    ArchiveUnreadable if the archive cannot be read, CorruptData if rows are missing or damaged, Moved if entries were
     removed since the view was taken, UnsupportedVersion for an archive of a newer format.
     """
 
@@ -75,7 +75,7 @@ class ArchiveReader(Protocol):
         ...
 
     def segment_backwards(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
-        """The entries `first` to `last` of a segment, all of which are archived, the last batch first."""
+        """The entries `first` to `last` of a segment, the last batch first. All of them are archived."""
         ...
 
     def first_at(self, view: LogView, timestamp: int, first: int, last: int) -> int:

@@ -1,7 +1,8 @@
-"""Marks: how far something was at some moments. They tell how far it had been a grace ago.
+"""Marks: the numbers that a process had reached at some moments. They tell the number that it had reached one grace
+ago.
 
-A mark is (number, ms): everything up to the number has been so since then, by the service's clock. A later moment, or a
-smaller number, is as true, so a mark may be moved or dropped.
+A mark is (number, ms): everything up to the number has been reached since then, by the service's clock. A later moment,
+or a smaller number, is as true, so a mark may be moved or dropped.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ _MOST = 2 * _SHARES
 
 
 def with_mark(marks: Sequence[tuple[int, int]], number: int, now: float, grace: float) -> Marks:
-    """`marks`, oldest first, and that `number` has been reached `now`, in seconds. `grace` is in seconds.
+    """Return `marks`, oldest first, with the mark that `number` has been reached `now`, in seconds. `grace` is in
+    seconds.
 
-    Marks of later than now go: of a machine's clock that was ahead. They would not count for as long as it was.
+    Marks later than now are dropped: a machine's clock was ahead. They would not count until that time has come.
     """
     kept = [mark for mark in marks if mark[1] <= now * 1000]
     if len(kept) > 1 and now * 1000 - kept[-2][1] < grace * 1000 / _SHARES:

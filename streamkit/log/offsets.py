@@ -162,8 +162,8 @@ class Offset(NamedTuple):
         if position > (number + 1, 0):
             raise InvalidOffset(
                 f"the offset is beyond the end of the space {self.space!r}: it is after transaction {position[0]} of "
-                f"partition {partition}, whose last is {number}. It is of a copy of this store that went on, or this "
-                "store was set back"
+                f"partition {partition}, whose last is {number}. It comes from a copy of this store that received "
+                f"later writes, or this store was set back"
             )
 
     @classmethod

@@ -1,8 +1,8 @@
 """The outcome of a transaction whose answer was lost: committed, or absent for ever.
 
-Absent is final only if another transaction has taken the place that this one could have got. The writer knows that
-place. Other processes use the id. It tells the partition, so nothing is written to a partition that cannot hold the
-transaction. It also tells the earliest possible timestamp, so the log is read from there on.
+Absent is final only if another transaction has taken the only place that this one could have got. The writer knows that
+place. Other processes use the id. It names the partition, so nothing is written to a partition that cannot hold the
+transaction. It also holds the earliest possible timestamp, so the log is read from there on.
 """
 
 from __future__ import annotations

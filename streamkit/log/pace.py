@@ -30,8 +30,8 @@ _STANDS = 2.0
 _OLD = 1.0
 """Seconds, in addition to twice that time, after which the named lead no longer matters."""
 _RECENT = 2000
-"""Milliseconds, by the writers' clocks, within which a new process takes the lead to be alive. A wrong clock makes it
-compete with the lead, or wait for nobody, once."""
+"""Milliseconds, by the writers' clocks. A new process assumes that a lead with a younger transaction is alive. A wrong
+clock makes it compete with the lead once, or wait in vain once."""
 
 
 class Pace:
@@ -65,7 +65,7 @@ class Pace:
             return
         known = self._number > 0 and not self.is_old()
         answers = partition.answers
-        if known and answers.taken <= self._number:  # else it stood still until somebody else wrote it
+        if known and answers.taken <= self._number:  # else the log stood still until another process wrote
             least, _, most = _ROUND
             timed, took = answers.round
             if timed <= self._number:

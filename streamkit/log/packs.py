@@ -248,7 +248,7 @@ class Packs:
         end = last
         at = bisect_left(self.files, timestamp, key=lambda file: file.timestamp)
         if at < len(self.files):
-            # Its timestamp is that of the first record in it, and what is before that is a row of its own.
+            # Its timestamp is that of its first record. Earlier transactions have rows of their own.
             last = min(last, self._table(self.files[at]).blocks[0].number - 1)
         if at:
             file = self.files[at - 1]

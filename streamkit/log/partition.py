@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 _KNOWN = 1 << 16
 """Segments, 280 bytes each. More are known where one transaction writes to more."""
 _SHARE = 8
-"""The oldest of so many go together: a dict that loses its first ones one by one is searched anew for each."""
+"""A share of the oldest segments is removed at once: removing them one by one from a dict costs a search each."""
 
 
 def seed_of(settings: Settings, partition: bytes) -> int:
@@ -100,7 +100,7 @@ class Partition:
         self.thinned = 0
         """The last transaction that removed entries of segments; 0 if none did."""
         self.erasing: tuple[Erasure, ...] = ()
-        """Erasures in head and tail whose entries readers no longer get, and which may still be stored."""
+        """Erasures in head and tail. Readers no longer get their entries, but the bytes may still be stored."""
         self._counted = (0, 0)
         """A transaction's number, and how many entries it has."""
         self.tail = Tail(0)
@@ -233,8 +233,8 @@ class Partition:
                 view = self._next_view(view, error)
 
     def walk(self, walk: Callable[[LogView], Iterator[_T]]) -> Iterator[_T]:
-        """Everything that walk(view) yields. If something moved, or the archive cannot be read, `walk` goes on where it
-        was, with another view."""
+        """Yield everything that walk(view) yields. If something moved, or the archive cannot be read, `walk` continues
+        with another view."""
         view = self.view()
         while True:
             try:
@@ -359,8 +359,8 @@ class Partition:
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def confirmed_head(self) -> Head:
-        """The head, by a look that counts until now: no row that was just read had been removed before the head told
-        so."""
+        """The head, from a look that is still fresh. It shows that no row that was just read had been removed
+        before."""
         if not self.is_fresh(self._confirmed):
             self.read_head()
         return self.head
@@ -436,8 +436,7 @@ class Partition:
         return self._refresher.completed
 
     def poll(self) -> bool:
-        """Take the next transaction, if it is there: one request. It does not replace `refresh`, after which nothing
-        is missing."""
+        """Take the next transaction, if it exists: one request. Only `refresh` takes all transactions."""
         return self._refresher.poll()
 
     def accept(self, record: bytes, number: int, look: Look | None) -> None:
@@ -559,7 +558,7 @@ class Partition:
             header = self.decode_header(record, number)
             if header.number != number or number != self.number + 1:
                 raise CorruptData(
-                    f"{self.where(self.number + 1)} is missing: the next one that is there is {header.number}: "
+                    f"{self.where(self.number + 1)} is missing: the next existing one is {header.number}: "
                     f"{remedy_for(self.space)}"
                 )
             if header.ended:
@@ -742,7 +741,7 @@ class Partition:
         known[segment] = row
 
     def invalidate(self, segments: Iterable[str]) -> None:
-        """Forget the statuses of these segments, so that they are read anew."""
+        """Forget the statuses of these segments, so that they are read again."""
         with self._lock:
             self.generation += 1
             for name in segments:

@@ -26,7 +26,7 @@ def all_records(partition: Partition, packs: Packs, first: int, last: int = _LAS
                 yield at, record
                 number = at + 1
             continue
-        # Not beyond what a pack covers: rows of its numbers count only where it lacks them.
+        # Not beyond the numbers of a pack: rows with its numbers count only if the pack lacks them.
         start, end = partition.transaction_key(number), partition.transaction_key(min(held, last + 1))
         for row in partition.backend.scan(partition.key, start, end):
             yield transaction_number(row.key), row.data

@@ -27,7 +27,7 @@ _TAIL_BYTES = 16 << 20
 """Bytes by which the tail grows before the head is read again: others may have indexed it."""
 _FEW = 4
 _AHEAD = 16
-"""Transactions that are read at once, at most, where a log that goes on all the time is caught up with."""
+"""The most transactions that one read takes, while the log keeps growing."""
 _QUIET = 8
 """Transactions that are asked for at first where all that is indexed is archived: since that, less was committed than
 makes an upkeep due, as in a space that is seldom written to."""
@@ -140,7 +140,7 @@ class Refresher:
         return any(partition.backend.scan(partition.key, start, partition.last_key, limit=1, values=False))
 
     def poll(self, ahead: int = 1) -> bool:
-        """Apply the next `ahead` transactions, if they are there. True if there may be more."""
+        """Apply the next `ahead` transactions, if they exist. True if there may be more."""
         partition = self._partition
         self.check_reentry()
         if self._looking and inside_backend():
@@ -306,12 +306,13 @@ class Refresher:
                 assert record is not None
                 partition.apply(record, at)  # others may have applied it meanwhile
             if end == ahead:
-                # If many processes begin at once, they make no vain reads, nor read what others have indexed.
+                # If many processes begin at once, they make no vain reads, and read no transactions that others have
+                # indexed.
                 strained = strained or slow
                 ahead = _FEW if strained else partition.policy.upkeep
                 batches += 1
                 if slow or batches % _BATCHES == 0:
-                    self.read_head()  # where the log goes on that fast, the index does too
+                    self.read_head()  # if the log grows that fast, the index does too
                 continue
             if len(records) < ahead or any(record is not None for record in records[end:]):
                 break  # it was written in between, or something is lost: a list tells

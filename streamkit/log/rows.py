@@ -50,7 +50,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True):
     archive_grace: float = 3600.0
     """Seconds for which transactions stay in the log after they were archived."""
     incarnation: bytes = b""
-    """Drawn when the space is created, so that it is told from another one of its name."""
+    """Drawn when the space is created. It distinguishes the space from another one of the same name."""
 
 
 class Lead(msgspec.Struct, frozen=True, array_like=True):
@@ -106,7 +106,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """The transaction that removed entries of segments last; 0 if none did."""
     retention: Retained | None = None
     erasing: tuple[Erasure, ...] = ()
-    """Erasures whose entries are gone for every reader, but may still be stored."""
+    """Erasures whose entries no reader gets any more. Their bytes may still be stored."""
     erased: int = 0
     """The watermark when something was erased last: there may be entries without payloads; 0 if there are none."""
     thin: int = 0
@@ -255,7 +255,7 @@ class GraceRow(msgspec.Struct, frozen=True, array_like=True):
     incarnation: bytes = b""
     """The space's incarnation. For another one the row says nothing."""
     partitions: tuple[ArchiveRow, ...] = ()
-    """In their order. Of what was removed it may know less than a partition's own row, and never more."""
+    """In partition order. It may know fewer removals than a partition's own row, and never more."""
 
 
 class ErasedRow(msgspec.Struct, frozen=True, array_like=True):

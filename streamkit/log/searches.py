@@ -8,7 +8,7 @@ from .rows import Place
 __all__ = ["Searches"]
 
 _FIRSTS = 4096
-"""Segments whose first entry after a floor is kept."""
+"""Segments whose first entry after a floor is cached."""
 
 
 class Searches:

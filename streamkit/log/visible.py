@@ -209,7 +209,7 @@ def first_where(
     frames."""
     archived = view.cold_until
     if archived and (not row.first_number or row.first_number <= archived):
-        # The log may have let go of these.
+        # The log may have dropped these.
         archive, begin = view.archive(), max(row.first_sequence, least)
         there = archive.first_of(view, segment, view.floor.number)
         last = row.last_sequence if there is not None else 0
@@ -354,8 +354,8 @@ def size_of_floor(view: LogView, floor: Floor) -> int:
 
 
 def size_before(view: LogView, number: int) -> int:
-    """Bytes of payload before a transaction. Erased entries, whose bytes the archive does not know, count as if they
-    were before it."""
+    """Bytes of payload before a transaction. The archive does not know the bytes of erased entries; they count as if
+    they were before it."""
     if number < view.floor.number:
         return view.floor.size
     archived = view.cold_until

@@ -79,7 +79,8 @@ class Copies:
         return self._shared.look_up(name)[0]
 
     def _may_be_archived(self, partition: Partition) -> bool:
-        # An archiver may have been stopped before the head told of its files, and the next archiver takes them over.
+        # An archiver may have been stopped before its files were recorded in the head. The next archiver takes them
+        # over.
         return bool(partition.head.archived) or self._shared.has_archive(partition.space)
 
     def _delete_published(self) -> Rewritten:

@@ -133,7 +133,7 @@ def erase_space(
         done = Rewritten()
         if not dry_run:
             _commit(committer, [*found.ranges, *hidden])
-            # Also what an earlier call has left.
+            # Also the rest of an earlier call.
             done = finish(partition, copies)
             done = done.plus(clear_leftovers(partition))
             forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)

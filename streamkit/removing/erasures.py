@@ -54,9 +54,8 @@ def is_erasing(store: Store, space: str, segment: str, last: int) -> bool:
 
 
 def seen_by(store: Store, space: str, *, fresh: bool) -> tuple[int, ...]:
-    """The last transaction of each partition that is known; with `fresh` the storage is asked first.
-
-    Whoever begins to read now is given nothing that was erased up to there.
+    """The last known transaction of each partition; with `fresh` the storage is asked first. A read that begins now
+    returns no entry that was erased up to there.
     """
     found, since = inner(store).look_up(space)
     partitions = found.partitions if found is not None else []
@@ -82,8 +81,8 @@ def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[
     """Return the gaps of the erasures after `seen` and up to `until`; both hold one transaction number for each
     partition.
 
-    None where something was and the log does not tell any more what: it was archived, or trimmed. Where nothing was
-    erased nothing is read.
+    None if there were erasures and the log no longer holds them, because it was archived or trimmed. If there were
+    none, nothing is read.
     """
     found, _ = inner(store).look_up(space)
     gaps: list[Gap] = []
@@ -101,7 +100,7 @@ def _latest(view: LogView) -> int:
 
 
 def _read(partition: Partition, first: int, last: int, gaps: list[Gap]) -> bool:
-    """Add what the transactions first..last erase. False if one of them is not there any more."""
+    """Add the erasures of transactions first..last. False if one of them is no longer in the log."""
     for number, record in partition.records(first, last):
         if number != first:
             return False

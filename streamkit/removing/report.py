@@ -64,11 +64,11 @@ class EraseReport(Shown, frozen=True):
     bytes: int = 0
     segments: int = 0
     transactions: int = 0
-    """In which entries were erased."""
+    """Transactions with erased entries."""
     rows: int = 0
-    """Log records, packs and runs of the index that were written anew."""
+    """Log records, packs and runs of the index that were rewritten."""
     files: int = 0
-    """Files of the archive that were written anew; the old ones are deleted."""
+    """Files of the archive that were rewritten; the old ones are deleted."""
     searched: int = 0
     """Entries that were looked at."""
     started: int = 0

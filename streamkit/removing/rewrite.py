@@ -1,6 +1,6 @@
-"""Erasing from what is stored: records, packs and runs that hold erased entries are written anew without them.
+"""Erasing from storage: records, packs and runs that hold erased entries are rewritten without them.
 
-An erasure that was stopped is done again; it finds what is clean already. In the end the head says that it is done.
+A stopped erasure is repeated; it skips files that are clean already. At the end the head records that it is done.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
 
 
 def clear_leftovers(partition: Partition) -> Rewritten:
-    """Remove what nothing refers to any more: parts of files, files of stopped upkeeps, and deleted rows whose bytes
-    are still on disk."""
+    """Remove unreferenced bytes: parts of files, files of stopped upkeeps, and deleted rows whose bytes are still on
+    disk."""
     done = _drop_dead_parts(partition)
     for _ in attempts(partition.clock):
         if sweep(partition) is not None:
@@ -144,7 +144,7 @@ def _scrub(partition: Partition) -> str | None:
 
 
 def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> int:
-    """Write the transactions anew that are rows of their own; how many."""
+    """Rewrite the transactions that are rows of their own, and return their count."""
     backend, count = partition.backend, 0
     for at in range(0, len(numbers), _TOGETHER):
         keys = [partition.transaction_key(number) for number in numbers[at : at + _TOGETHER]]
@@ -155,7 +155,7 @@ def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> 
 
 
 def _rewrite_row(partition: Partition, key: bytes, value: Value, ranges: Ranges) -> bool:
-    """Write a transaction's row anew without what is erased. False if it held nothing of that."""
+    """Rewrite a transaction's row without the erased entries. False if it held none."""
     backend, found = partition.backend, value
     for tried in attempts(partition.clock):
         record = without_frames(found.data, partition.seed, ranges.reason)
@@ -270,7 +270,7 @@ def _new_piece(partition: Partition, segment: str, piece: Piece, ranges: Ranges)
 def _new_pack(
     partition: Partition, pack: PackFile, numbers: Sequence[int], ranges: Ranges, made: list[bytes]
 ) -> PackFile:
-    """A pack in which the transactions `numbers` are without what is erased; its other blocks are copied."""
+    """A pack in which the transactions `numbers` have lost their erased entries; its other blocks are copied."""
     wanted = Range(run_key(pack.id), pack.start, pack.length, pack.etag or None)
     data = read_ranges(partition.backend, partition.key, [wanted])[0]
     builder = PackBuilder(pack.first, pack.last, partial(timestamp_of, partition), partition.seed)

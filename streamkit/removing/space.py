@@ -25,9 +25,9 @@ _LATER = 0.002
 def delete_space(
     backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]
 ) -> None:
-    """Interrupted, it is completed by the next call: the space is there until the end, and refuses to be written to.
+    """The next call completes an interrupted one: the space exists until the end, and refuses writes.
 
-    A damaged partition is removed too. Its log may get no end: then a process that has it open is not told.
+    A damaged partition is removed too. Its log may get no end: then a process that has it open does not notice.
     """
     kept = [_end(partition) for partition in partitions]
     delete_archive()

@@ -58,7 +58,7 @@ def trim_segment(committer: Committer, segment: str, limit: Limit, reason: str, 
         )
         if dry_run:
             return report
-        # Where nothing is left, what comes next must be what comes after it.
+        # If nothing remains, the next entry must be the one after the last.
         empties = first > row.last_sequence
         parts = [Part(segment, None, 0, row.last_sequence)] if empties else ()
         request = Request(parts, control=Control((removal,)))
@@ -98,7 +98,7 @@ def _first_of_bytes(partition: Partition, segment: str, row: SegmentRow, most: i
 
 
 def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, reason: str) -> Removal | None:
-    """None if what is to be the first was removed meanwhile."""
+    """None if the new first entry was removed meanwhile."""
     if first > row.last_sequence:
         return Removal(segment, first - 1, reason, 0, 0, row.size)
     place = partition.ask(first_where, segment, row, lambda at: at.sequence >= first, first)
@@ -110,7 +110,7 @@ def _removal(partition: Partition, segment: str, row: SegmentRow, first: int, re
     size = place.before
     for batch in segment_batches(partition, segment, Bounds(first, first)):
         begin = batch.origin.first_sequence
-        if begin < first:  # the frame begins before it: what is before it in the frame goes as well
+        if begin < first:  # the frame begins before it: the earlier entries of the frame are removed too
             for part in segment_batches(partition, segment, Bounds(max(begin, row.first_sequence), first - 1)):
                 size += sum(len(entry.payload) for entry in part.entries)
     return Removal(segment, first - 1, reason, place.timestamp, place.number, size)
@@ -130,7 +130,7 @@ def trim_space(committers: list[Committer], limit: Limit, reason: str, dry_run: 
             continue
         floor = partition.ask(floor_at, number, reason)
         if number <= partition.floor.number:
-            continue  # somebody else has trimmed as much meanwhile
+            continue  # another process has trimmed as much meanwhile
         transactions += number - before.number
         entries += max(0, floor.position - before.position)
         size += max(0, floor.size - partition.ask(size_of_floor, before))

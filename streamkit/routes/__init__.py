@@ -1,4 +1,4 @@
-"""Routes: what of one space is copied into another, exactly once."""
+"""Routes: they copy entries of one space into another, exactly once."""
 
 from __future__ import annotations
 

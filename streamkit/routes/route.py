@@ -88,9 +88,9 @@ def open_route(
 
 
 class Route:
-    """From `store.route`. Safe to share between threads; any number of processes may run the same route.
+    """A route, from `store.route`. Safe to share between threads; any number of processes may run the same route.
 
-    Its position and what it is at are in the source's store. Nothing is copied but by `catch_up`, `run` and `wait_for`.
+    Its position and its current batch are in the source's store. Only `catch_up`, `run` and `wait_for` copy entries.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Route:
         self._stops: set[Stop] = set()
         self._closed = False
         self._was_there = False
-        """If it is no more, somebody has deleted it since."""
+        """If its state is missing later, the route was deleted."""
 
     @property
     def store(self) -> Store:
@@ -147,7 +147,7 @@ class Route:
             if state is None:
                 if was_there:
                     self.close()
-                    raise StoreClosed(f"the route {self.name!r} was deleted; store.route(…) makes it again")
+                    raise StoreClosed(f"the route {self.name!r} was deleted; store.route(…) creates it again")
                 state = self._new(self._start)
                 if not register.write(state):
                     continue
@@ -174,7 +174,7 @@ class Route:
         )
 
     def _change(self, change: Callable[[RouteState], RouteState]) -> RouteState:
-        """Write what `change` makes of the present state, whoever else writes or copies meanwhile."""
+        """Write the state that `change` makes of the present one, also while other processes write or copy."""
         register = Register(self._store, self.name)
         while True:
             state = change(self._read(register))
@@ -206,9 +206,9 @@ class Route:
                 if same_space(state.batch.end if state.batch is not None else state.position, end):
                     raise InvalidOffset(
                         f"the route {self.name!r} is ahead of its source: {error}. If this store was set back, "
-                        "delete() the route and make it again"
+                        f"delete() the route and create it again"
                     ) from error
-                warn("the route %r begins anew: its source was deleted and made again", self.name)
+                warn("the route %r starts again: its source was deleted and created again", self.name)
                 self._register.write(self._new("beginning"))
                 self._copy(stop, progress or (lambda entries: None))
                 return True
@@ -219,7 +219,8 @@ class Route:
             if state.paused or state.failure is not None:
                 return state
             if state.batch is not None:
-                # InvalidOffset if the source was made again since it was begun: this is not what is to be copied.
+                # InvalidOffset if the source was created again since the batch began: these are not the entries to
+                # copy.
                 next(self._store.consume_space(self.source, offset=state.batch.end.key, limit=1, gaps="skip"), None)
                 entries = _within(self._store, state.position, state.batch.end, self.source)
                 if not self._commit(state, list(entries)):
@@ -269,7 +270,7 @@ class Route:
         except Failed as failed:
             at = next(at for at, entry in enumerate(entries) if entry is failed.entry)
             if at:
-                # What comes before it is copied first.
+                # Earlier entries are copied first.
                 done = self._pass_on(state, entries[:at], self._rules(state).copies(entries[:at]))
                 if done is None:
                     return None
@@ -316,7 +317,7 @@ class Route:
             try:
                 self._write(key, part)
             except TransactionIdMismatch as error:
-                # It was committed then; the functions, or what is left of the source, are not what they were.
+                # It was committed then; the functions, or the remaining entries of the source, have changed since.
                 warn("the route %r: a batch that was copied before a crash is another one now: %s", self.name, error)
             except (StoreClosed, UnsupportedVersion):
                 raise
@@ -374,7 +375,7 @@ class Route:
         assert state.batch is not None
         suffix = f"?route={self.name}.{state.generation}"
         offset = LexKey.from_hex(state.batch.target) if state.batch.target else None
-        # What was trimmed of the target meanwhile is not known; of one that was made again there is nothing.
+        # Entries that were trimmed from the target meanwhile are not known. A target that was created again has none.
         found = self._target_store.consume_space(self.target, offset=offset, gaps="skip")
         try:
             return frozenset(said for entry in found if (said := entry.metadata.get(FROM, "")).endswith(suffix))
@@ -422,7 +423,7 @@ class Route:
                 why = state.failure.error if state.failure is not None else "by pause()"
                 raise PermanentError(f"the route {self.name!r} is paused: {why}. resume() lets it go on")
             pause = _PAUSE
-            while self._mutex.locked() and (rest := end - clock.monotonic()) > 0:  # another thread is at it
+            while self._mutex.locked() and (rest := end - clock.monotonic()) > 0:  # another thread runs it
                 clock.sleep(min(pause, rest))
                 pause = min(pause * 2, _LONGEST_PAUSE)
             if not self._mutex.locked():
@@ -435,7 +436,7 @@ class Route:
             if clock.monotonic() >= end:
                 raise TimeoutError(f"the route {self.name!r} has not come as far within {timeout:g} seconds")
 
-    # -- what one says to it, and asks it ------------------------------------------------------------------------
+    # -- control and status -----------------------------------------------------------------------------------------
 
     def _is_behind(self, state: RouteState) -> bool:
         end = Offset.decode(self._store.end_offset(self.source), self.source)
@@ -455,7 +456,7 @@ class Route:
         self._change(lambda state: msgspec.structs.replace(state, paused=True))
 
     def resume(self, *, skip: bool = False) -> None:
-        """Let it go on, and try again what it was paused at; with `skip`, leave out the entry that failed.
+        """Continue a paused route at the entry that failed; with `skip`, leave that entry out.
 
         An entry may also be left out when `resume()` was called before, as long as it has not been passed on since.
         """
@@ -473,7 +474,7 @@ class Route:
         self._change(change)
 
     def delete(self) -> None:
-        """Forget the route; what it has copied stays. Made again, it begins where `start` says."""
+        """Forget the route. Its copies stay. A route that is created again begins where `start` says."""
         with self._mutex:
             while (state := self._register.read()) is not None:
                 if self._register.write(msgspec.structs.replace(state, deleted=True)):

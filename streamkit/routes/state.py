@@ -1,8 +1,9 @@
 """The state of a route: a segment in an internal space of the source's store. Each record is the whole state, and the
 last one counts.
 
-Before a batch is copied the record says so: from where to where. So whoever comes after a crash, however late, copies
-just that again, under the same idempotency key; and of two that run the same route only one writes the next record.
+Before a batch is copied, a record names it by its two ends. So a process that comes after a crash, however late, copies
+exactly that batch again, under the same idempotency key. If two processes run the same route, only one writes the next
+record.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Batch(msgspec.Struct, frozen=True):
     end: SpacePosition
     copied: int
     began: int
-    """In ms, by the clock of who did."""
+    """In ms, by the clock of the process that paused it."""
     target: str
     """The end of the target before, as hex text; "" of one that did not exist."""
 
@@ -55,7 +56,7 @@ class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
     target: str
     target_store: str
     generation: str
-    """Random, and another one when the route begins anew: its keys are others then."""
+    """Random. It changes when the route starts again, and so do its idempotency keys."""
     position: SpacePosition
     batch: Batch | None = None
     copied: int = 0
@@ -80,9 +81,9 @@ class RouteStatus(msgspec.Struct, frozen=True):
     state: Literal["current", "behind", "paused", "unknown"]
     """"unknown" if the source was not asked: in `get_routes`."""
     position: SpacePosition
-    """In the source: what is before it is in the target."""
+    """In the source: earlier entries are in the target."""
     entries: int
-    """Entries that were read since the route began, or began anew."""
+    """Entries that were read since the route began, or started again."""
     copied: int
     skipped: int
     behind: float
@@ -110,7 +111,7 @@ class Register:
         return self.state
 
     def write(self, state: RouteState) -> bool:
-        """False if somebody else wrote since it was read: read it again."""
+        """False if another process wrote since it was read: read it again."""
         record = Record(msgspec.json.encode(state))
         try:
             self.sequence = self._store.produce(
@@ -173,8 +174,11 @@ def get_routes(store: Store) -> list[RouteStatus]:
 
 
 def forget_failures(store: Store, space: str, is_gone: Callable[[str, int], bool]) -> tuple[InternalName, list[str]]:
-    """Let each route from a space forget that it failed at an entry that is gone: the text may quote the entry. It
-    goes on then. Earlier states are trimmed. Gives (internal space, segments): what was trimmed may hold a text."""
+    """Remove the failure of each route from a space that failed at a removed entry: its text may quote the entry. The
+    route continues then. Earlier states are trimmed.
+
+    Yields (internal space, segments): trimmed records may hold a text.
+    """
 
     def forgotten(failure: RouteFailure | None) -> RouteFailure | None:
         return None if failure is not None and is_gone(failure.segment, failure.sequence) else failure

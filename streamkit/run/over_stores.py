@@ -97,7 +97,7 @@ def _spaces_of(part: Any) -> tuple[str, ...]:
         source = getattr(part, "source", None)
         spaces = [group.consumer().group.space] if group is not None else [source] if isinstance(source, str) else None
     if spaces is None:
-        raise TypeError(f"{part!r:.60} does not say what it follows: give it a tuple of names, `spaces`")
+        raise TypeError(f"{part!r:.60} does not name the spaces that it follows: give it a tuple of names, `spaces`")
     return tuple(spaces)
 
 
@@ -146,7 +146,7 @@ class ProgramOverStores:
             self.add(store)
 
     def add(self, store: Store) -> None:
-        """Add a store and its parts, also while the program runs. ValueError if it is there already."""
+        """Add a store and its parts, also while the program runs. ValueError if the program has it already."""
         if not isinstance(store, Store):
             raise TypeError(f"a store is what client.store(…) gives, not {type(store).__name__}")
         turns = [self._turn(part, store) for part in self._make(store)]
@@ -180,7 +180,7 @@ class ProgramOverStores:
         return _Turn(part, store, _spaces_of(part))
 
     def remove(self, store: Store) -> None:
-        """Remove a store and its parts. A turn that has begun goes on to its end. A store that is not there is fine."""
+        """Remove a store and its parts. A turn that has begun runs to its end. An unknown store is no error."""
         with self._changed:
             turns = self._turns.pop(store.id, [])
             for turn in turns:
@@ -296,9 +296,8 @@ class ProgramOverStores:
         return self._poll or pause
 
     def _give_turns(self, stores: set[Any]) -> float:
-        """Give a turn to each part of these stores that has something new, and to each part whose time has come.
-
-        Returns the time of the next alarm.
+        """Give a turn to each part of these stores that has new entries, and to each part that is due. Returns the time
+        of the next alarm.
         """
         now = monotonic()
         with self._changed:

@@ -1,4 +1,4 @@
-"""Programs: what of an application runs all the time, in one process or in many."""
+"""Programs: the parts of an application that run all the time, in one process or in many."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _lease_of(name: str) -> str:
 
 @runtime_checkable
 class Runnable(Protocol):
-    """A view, a route, a process manager, a Worker, or anything of your own that runs until it is told to stop."""
+    """A view, a route, a process manager, a Worker, or an object of yours that runs until it is told to stop."""
 
     name: str
 
@@ -104,7 +104,7 @@ class Program:
     def run(self, *, seconds: float | None = None, signals: bool = False) -> None:
         """Run all parts until `stop()`, for `seconds` if given, as in a scheduled function.
 
-        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part ends what it is at.
+        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part finishes its current work.
         """
         stop = self._stop = Stop(self.store)
         if self._told:

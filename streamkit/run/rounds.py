@@ -23,8 +23,8 @@ def check_stop(stop: object) -> None:
 
 
 class Stop:
-    """Ends a `run`, from any thread or signal handler; whoever waits is woken. One that is `part_of` another is
-    set with that, and not the other way round."""
+    """A stop ends a `run`, from any thread or signal handler, and wakes its waiters. A stop that is `part_of` another
+    is set with that one, and not the other way round."""
 
     def __init__(self, store: Store, part_of: Stop | None = None) -> None:
         self._news = inner(store).news

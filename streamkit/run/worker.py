@@ -31,9 +31,10 @@ class Handled(Protocol):
 
 
 class Worker:
-    """Calls `handler(delivery)` for what a group or a queue delivers: `Program(store, [Worker(group, handler)])`.
+    """A worker calls `handler(delivery)` for each delivery of a group or a queue: `Program(store, [Worker(group,
+    handler)])`.
 
-    As `group.run(handler, None, concurrency, batch)`, which says what becomes of an entry. `name`: of the part, the
+    It works like `group.run(handler, None, concurrency, batch)`, which describes the outcomes. `name`: of the part, the
     group's if None. Any number of processes may run it at once.
     """
 

@@ -30,7 +30,7 @@ def salvage_space(
     opened = inner(source)
     settings = settings_of(opened.backend, space)
     if settings is None:
-        raise PermanentError(f"the store {source.id} has no space {space!r}, or nothing of it can be read")
+        raise PermanentError(f"the store {source.id} has no space {space!r}, or none of it can be read")
     if not dry_run:
         if inner(target).look_up(name)[0] is not None:
             raise SpaceExists(f"space {name!r} exists: salvage writes to a space that does not exist yet")

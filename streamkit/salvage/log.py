@@ -81,7 +81,7 @@ class IntactLog:
         self.erased += self.head.erasing
 
     def _read_misplaced(self) -> None:
-        """Records whose keys are damaged: they say themselves which transaction they are."""
+        """Records whose keys are damaged. Each record names its own transaction."""
         for number in list(self._logged):
             header = self.header(number)
             if header is not None and header.number != number:

@@ -46,13 +46,13 @@ class Visible:
         return parts
 
     def lose(self, header: Header) -> None:
-        """A transaction whose entries cannot be read: its sequences are not used again."""
+        """A transaction whose entries cannot be read. Its sequences are not used again."""
         for frame in header.frames:
             last = frame.first_sequence + frame.count - 1
             self.ends[frame.segment] = max(last, self.ends.get(frame.segment, 0))
 
     def end(self, missing: list[LostEntries]) -> None:
-        """Add what is missing at the ends of segments to `missing`."""
+        """Add the missing sequences at the ends of segments to `missing`."""
         for segment, last in self.ends.items():
             reached = max(self._reached.get(segment, 0), self.removed.get(segment, (0, ""))[0])
             if reached < last:
