@@ -24,6 +24,8 @@ from .payloads import random_batches
 __all__ = ["BareFile", "Contender", "EventSourcing", "Reader", "SQLite", "Streamkit", "bytes_on_disk", "fill"]
 
 STORE = UUID(int=1)
+_POOL = 64_007
+"""Payloads that are drawn: more than a block, a frame or a segment holds of them, and a prime number."""
 
 
 class Contender(Protocol):
@@ -200,11 +202,16 @@ def batched(payloads: Sequence[bytes], count: int) -> Iterator[Sequence[bytes]]:
 
 
 def fill(store: Streamkit, segments: int, entries: int, times: int, together: int, say: Callable[[str], None]) -> None:
-    """`times` rounds over all segments, in each `entries` more for every one of them; `together` segments a commit."""
-    (payloads,) = random_batches(1, 1000)
+    """`times` rounds over all segments, in each `entries` more for every one of them; `together` segments a commit.
+
+    A segment's entries differ, and so do its neighbours': a block of the index shrinks by its heads alone.
+    """
+    size = together * entries
+    (payloads,) = random_batches(1, _POOL + size)
     for turn in range(times):
         for at in range(0, segments, together):
-            store.append_to_many(range(at, min(at + together, segments)), payloads, entries)
+            begin = (turn * segments + at) * entries % _POOL
+            store.append_to_many(range(at, min(at + together, segments)), payloads[begin : begin + size], entries)
             if at % 10_000 == 0:
                 say(f"writing: {turn * segments + at:,} of {segments * times:,} segments")
     store.close()

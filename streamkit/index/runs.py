@@ -29,6 +29,8 @@ _ROUND = 4 << 20
 """About the most bytes that one call to the backend brings."""
 _TOGETHER = 1024
 """Keys that are looked up at once."""
+_NEAR = 4
+"""Blocks of a run that are read one by one, without looking ahead."""
 _FEW = 8
 """Statuses that are looked for in two places at once."""
 _STATUSES, _STATUSES_END = SEGMENTS.children()
@@ -212,7 +214,72 @@ class Runs:
 
         `subject`, if all of these rows are of one subject, spares files that hold nothing of it.
         """
+        if subject is not None and not self.remote:
+            rows = self._near(start, end, subject)
+            if rows is not None:
+                return rows
         return self._rows(self._cursors(start, end, subject))
+
+    @in_index
+    def _near(self, start: bytes, end: bytes, subject: bytes) -> Iterator[tuple[bytes, bytes]] | None:
+        """The rows of a subject that are in few blocks of each run, all at once; None if they are in more.
+
+        Where a call is no request, this takes less time than cursors do.
+        """
+        hash = hash_of(subject)
+        mask = mask_of(hash)
+        cache, partition = self._cache, self.partition
+        cached_tail, cached_block = cache.tail, cache.block
+        parts: list[tuple[list[bytes], list[bytes]]] = []
+        for run in reversed(self.manifest.runs):
+            files = run.files
+            at, file = 0, files[0]
+            if len(files) > 1:
+                at = bisect_left(files, start, key=_last_key)
+                if at == len(files):
+                    continue
+                file = files[at]
+            if file.first_key >= end or file.last_key < start:
+                continue
+            if file.last_key < end and at + 1 < len(files) and files[at + 1].first_key < end:
+                return None
+            id = file.id
+            tail = cached_tail((partition, id, -1))
+            if tail is None:
+                tail = self._tails((file,))[id]
+            tail.used = True
+            words = tail.words
+            if words[hash % len(words)] & mask != mask:
+                continue
+            first = tail.block_of(start)
+            stop, blocks = first + 1, tail.blocks
+            while stop < blocks and tail.first(stop) < end:
+                stop += 1
+                if stop - first > _NEAR:
+                    return None
+            for number in range(first, stop):
+                block = cached_block((partition, id, number))
+                if block is None:
+                    block = self._block(file, tail, number)
+                block.used = True
+                low = block.seek(start)
+                high = block.seek(end, low)
+                if low < high:
+                    parts.append((block.keys(low, high), block.values(low, high)))
+        inline = self.inline
+        if inline is not None:
+            low = inline.seek(start)
+            high = inline.seek(end, low)
+            if low < high:
+                parts.append((inline.keys(low, high), inline.values(low, high)))
+        if not parts:
+            return iter(())
+        if len(parts) == 1:
+            return zip(*parts[0], strict=True)
+        rows: dict[bytes, bytes] = {}
+        for keys, values in parts:
+            rows.update(zip(keys, values, strict=True))
+        return iter(sorted(rows.items()))
 
     def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
         """Like scan, many rows at once, of these `runs` alone, which are newest first, and not of the inline one.

@@ -20,6 +20,8 @@ _SEQUENCES = 4096
 """The most sequences that a read backwards looks up at once."""
 _FIRST = 16
 """Sequences that it begins with: it often wants the last few entries only."""
+_FAR = 1 << 63
+"""After every sequence."""
 _BYTES = 4 << 20
 """About the most bytes of frames that it loads at once."""
 
@@ -41,6 +43,7 @@ class _SegmentRead:
         self._bounds = bounds
         self._first = bounds.min_sequence
         self._last = -1
+        self._ended = False
 
     def __call__(self, view: LogView) -> Iterator[Batch]:
         batches = self._batches(view)
@@ -61,18 +64,22 @@ class _SegmentRead:
         self._first = row.first_sequence
         return [batch for gap in gaps if (batch := told(gap, self._bounds.gaps)) is not None]
 
-    def _cut(self, batch: Batch) -> Batch:
-        """The part of a batch that is still to be read."""
+    def _cut(self, batch: Batch, last: int) -> Batch:
+        """The part of a batch that is still to be read, up to sequence `last`."""
         entries = batch.entries
         begin = entries[0].sequence
-        if begin >= self._first and begin + len(entries) - 1 <= self._last:
+        if begin >= self._first and begin + len(entries) - 1 <= last:
             return batch
-        entries = entries[max(0, self._first - begin) : max(0, self._last - begin + 1)]
+        entries = entries[max(0, self._first - begin) : max(0, last - begin + 1)]
         return Batch(batch.timestamp, batch.number, batch.origin, entries)
 
 
 class _Forwards(_SegmentRead):
     def _batches(self, view: LogView) -> Iterator[Batch]:
+        if self._last < 0 and view.is_whole and not self._bounds.by_time:
+            yield from self._whole(view)
+            if self._ended:
+                return
         yield from self._gaps(view)
         high = self._bounds.max_timestamp
         while self._first <= self._last:
@@ -80,7 +87,7 @@ class _Forwards(_SegmentRead):
             for batch in self._logged(view):
                 if high and batch.timestamp > high:
                     return
-                batch = self._cut(batch)
+                batch = self._cut(batch, self._last)
                 if batch.entries:
                     yield batch
                     self._first = batch.entries[-1].sequence + 1
@@ -95,11 +102,24 @@ class _Forwards(_SegmentRead):
             if self._first == reached:
                 raise _lost(view, self._segment, self._first)
 
+    def _whole(self, view: LogView) -> Iterator[Batch]:
+        """The entries of a segment that still has all its entries in the log. They tell which is the last.
+
+        So the status is not looked up. It decides if there are no pieces, or if one is missing: then `_ended` is False.
+        """
+        last, pieces = self._bounds.max_sequence or _FAR, list[Piece]()
+        for pieces in view.pieces(self._segment, self._first or 1, last):
+            for batch in _load_together(view, self._segment, pieces):
+                batch = self._cut(batch, last)
+                yield batch
+                self._first = batch.entries[-1].sequence + 1
+        self._ended = bool(pieces)
+
     def _logged(self, view: LogView) -> Iterator[Batch]:
         """The next entries in the log, up to the first one that is archived or not there."""
         bounds, segment = self._bounds, self._segment
         for pieces in view.pieces(segment, self._first, self._last):
-            if pieces[0].number <= view.cold_until:
+            if not pieces or pieces[0].number <= view.cold_until:
                 return
             if not bounds.by_time:
                 yield from _load_together(view, segment, pieces)
@@ -124,7 +144,7 @@ class _Backwards(_SegmentRead):
             for batch in _load_backwards(
                 view, self._segment, [piece for piece in pieces if low <= piece.timestamp <= high]
             ):
-                batch = self._cut(batch)
+                batch = self._cut(batch, self._last)
                 yield batch
                 self._last = batch.entries[0].sequence - 1
             if pieces:

@@ -199,9 +199,20 @@ class LogView(msgspec.Struct, frozen=True):
         """The status of a segment, from its `row` in the index."""
         return self.tail.status(segment, row, self.end)
 
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing of the partition was ever removed or archived: the pieces tell all about a segment."""
+        head = self.head
+        return not (
+            self.floor.number > 1 or self.thinned or head.archived or head.released or self.retention or self.erasing
+        )
+
     def pieces(self, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
-        """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read."""
-        expected, size = first, 0
+        """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read.
+
+        The last group is empty if there is a later piece, but the next one is missing.
+        """
+        expected, size, hole = first, 0, False
         group: list[Piece] = []
         for pieces in self._rows_of(segment, first):
             for piece in pieces:
@@ -209,7 +220,10 @@ class LogView(msgspec.Struct, frozen=True):
                 after = begin + piece.count
                 if after <= expected:
                     continue
-                if begin > expected or expected > last:
+                if expected > last:
+                    break
+                if begin > expected:
+                    hole = True
                     break
                 expected = after
                 group.append(piece)
@@ -217,10 +231,12 @@ class LogView(msgspec.Struct, frozen=True):
                 if len(group) >= _PIECES or size >= _BYTES:
                     yield group
                     group, size = [], 0
-            if expected > last:
+            if hole or expected > last:
                 break
         if group:
             yield group
+        if hole:
+            yield []
 
     def pieces_after(self, segment: str, first: int) -> Iterator[Piece]:
         """All pieces that the log has of a segment, from the one that holds sequence `first` on."""
