@@ -195,7 +195,7 @@ class Store:
             return self.segment_status(space, segment)
         if part.body is None:
             return self._writer.guard(space, [part], lease)[segment]
-        request = Request((part,), idempotency_key, fence(lease))
+        request = Request((part,), idempotency_key, None if lease is None else fence(lease))
         return self._writer.commit(space, request, lease)[segment]
 
     def transaction(

@@ -82,8 +82,8 @@ class Writer:
         if known is None or self._handle.closed:
             self._handle.check_open()
             known = self._shared.ready(space, tuple([part.segment for part in parts]))
-        if len(parts) == 1:
-            return known.committer(parts[0].segment)
+        if len(known.committers) == 1:
+            return known.committers[0]
         partition = known.partition_of([part.segment for part in parts])
         return known.committers[partition.partition]
 

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
-from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, Salvaged, Value
+from streamkit.backend import ANY, NEXT, Etag, Expect, Grant, Limits, Range, Row, Salvaged, Value
 from streamkit.errors import CorruptData, LeaseLost, StoreClosed
 from streamkit.reentry import Mutex
 
@@ -93,7 +93,7 @@ class LocalBackend:
             if self._closed:
                 self.close()
                 raise StoreClosed(f"the store {self._id} was closed: open it again")
-        if create:
+        if create and store.place.readonly:
             store.place.check_writable()
         now = monotonic()
         if now > self._look:
@@ -222,7 +222,7 @@ class LocalBackend:
         try:
             log = store.logs.get(partition) or store.log(partition, create=True)
             assert log is not None
-            etag = log.put(key, value, expect, durable=durable)
+            etag = log.append(key, value, durable) if expect is NEXT else log.put(key, value, expect, durable=durable)
         except CorruptData as error:
             raise of_partition(error, partition) from error
         requests["bytes_written"] += len(value)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from streamkit.backend import ABSENT, ANY, NEXT, Ambiguous, Conflict, Etag, Expect
+from streamkit.backend import ABSENT, ANY, Ambiguous, Conflict, Etag, Expect
 from streamkit.checksum import crc32
 from streamkit.errors import CorruptData, PermanentError, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
@@ -50,6 +50,10 @@ _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 
 T = TypeVar("T")
+
+
+def _too_large(size: int) -> PermanentError:
+    return PermanentError(f"a row of {size} bytes is larger than {_LARGEST} bytes: split it")
 
 
 class PartitionLog:
@@ -286,28 +290,43 @@ class PartitionLog:
             finally:
                 self._unlock()
 
+    def append(self, key: bytes, value: bytes, durable: bool) -> Etag:
+        """Put a row with NEXT: its key is greater than all that were put so before."""
+        if len(value) > _LARGEST:
+            raise _too_large(len(value))
+        try:
+            with self.mutex():
+                try:
+                    self._lock()
+                    state = self.state
+                    if key in state.rows or (state.last is not None and key <= state.last):
+                        raise Conflict(key)
+                    if state.end - state.base >= ROLL:
+                        self._roll()
+                    self._append(NEXT_ROW, key, value, durable)
+                finally:
+                    self._unlock()
+        except OSError as error:
+            raise system_fault(error, self.path) from error
+        return LOGGED
+
     def put(self, key: bytes, value: bytes, expect: Expect | Etag, *, durable: bool) -> Etag:
-        """Set a row, if its precondition holds."""
+        """Set a row that is not put with NEXT, if its precondition holds."""
         size = len(value)
         if size > _LARGEST:
-            raise PermanentError(f"a row of {size} bytes is larger than {_LARGEST} bytes: split it")
-        kind, file, name, end, unnamed = NEXT_ROW if expect is NEXT else ROW, None, 0, 0, False
+            raise _too_large(size)
+        kind, file, name, end, unnamed = ROW, None, 0, 0, False
         try:
-            if size > INLINE and expect is not NEXT and expect != LOGGED:
+            if size > INLINE and expect != LOGGED:
                 name, file = write_row(self.path, key, value, self.reader.seed)
                 kind, value = FILE, pack_file(name, size)
             with self.mutex():
                 try:
                     self._lock()
-                    state = self.state
-                    before = state.rows.get(key)
+                    before = self.state.rows.get(key)
                     self._check(key, expect)
-                    if state.end - state.base >= ROLL:
+                    if self.state.end - self.state.base >= ROLL:
                         self._roll()
-                        state = self.state
-                    if kind == NEXT_ROW:
-                        self._append(kind, key, value, durable)
-                        return LOGGED
                     if self._replace_logged(key, value, expect):
                         return LOGGED
                     logged = self._find(key) if before is None else None
@@ -320,7 +339,7 @@ class PartitionLog:
                             self._sync_all()
                         with contextlib.suppress(OSError):  # the row is put; a remaining file goes with the orphans
                             unlink(row_path(self.path, before.file))
-                    return etag_of(state.rows[key], self.reader.identity)
+                    return etag_of(self.state.rows[key], self.reader.identity)
                 finally:
                     # Who is interrupted may have published it, or left a record that a power cut makes known.
                     unnamed = not self.words[DIRTY] and (not end or self.words[END] == end)
@@ -343,10 +362,7 @@ class PartitionLog:
             return
         state = self.state
         row = state.rows.get(key)
-        if expect is NEXT:
-            if row is None and (state.last is None or key > state.last):
-                return
-        elif expect is ABSENT:
+        if expect is ABSENT:
             if row is None and self._find(key) is None:
                 return
         elif row is not None:

@@ -535,8 +535,12 @@ def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[
 
 
 def store_file(partition: Partition, id: bytes, data: bytes) -> Etag:
-    """Write a file. No other call writes its key, so it may be sent twice. A late copy changes neither row nor etag."""
-    etag = put_settled(partition.backend, partition.clock, partition.key, run_key(id), data, ABSENT, "try again")
+    """Write a file. No other call writes its key, so it may be sent twice. A late copy changes neither row nor etag.
+
+    The head that names it is put afterwards, and that put makes both durable.
+    """
+    key, backend = run_key(id), partition.backend
+    etag = put_settled(backend, partition.clock, partition.key, key, data, ABSENT, "try again", durable=False)
     if etag is None:
         raise Unavailable(f"space {partition.space!r}: a file of its index was removed as soon as it was written")
     return etag

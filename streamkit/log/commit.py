@@ -59,7 +59,7 @@ _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
 
-_ID = struct.Struct(">QQ")
+_ID = struct.Struct(">QII")
 _chance = random.Random()
 """The generator of this module alone, so that a program that seeds the common one makes no id twice."""
 if hasattr(os, "register_at_fork"):
@@ -69,9 +69,8 @@ if hasattr(os, "register_at_fork"):
 def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
     """A version 7 UUID. It holds its time, the partition's tag of 24 bits, and a bit that is set for a posted
     request."""
-    bits = _chance.getrandbits(49)
-    high, middle, low = bits >> 37, bits >> 32 & 0x1F | posted << 5, bits & 0xFFFFFFFF
-    return _ID.pack(milliseconds << 16 | 0x7 << 12 | high, 0b10 << 62 | middle << 56 | tag << 32 | low)
+    drawn, middle = _chance.getrandbits, 0xA0 if posted else 0x80
+    return _ID.pack(milliseconds << 16 | 0x7 << 12 | drawn(12), (middle | drawn(5)) << 24 | tag, drawn(32))
 
 
 Upkeep = Callable[[Partition], bool]
@@ -209,7 +208,7 @@ class Committer:
         """Queue a request that no thread waits for. Its `wake` is called, from any thread, when it is done, or when
         some thread must call `drive`."""
         self._submitted = True
-        request.arrived = self.partition.begun
+        request.arrived = self.partition.looks.begun
         with self._mutex:
             self._queue.append(request)
             led = self._leader.alive.locked()
@@ -267,7 +266,7 @@ class Committer:
     def _join(self, request: Request) -> bool:
         """Queue `request`. True if its thread leads."""
         request.thread = thread = get_ident()
-        request.arrived = self.partition.begun
+        request.arrived = self.partition.looks.begun
         self.partition.check_reentry()
         if self._mutex._is_owned():  # type: ignore[attr-defined]
             # A signal handler calls in the middle of another call of this thread, which holds the lock.
@@ -369,7 +368,8 @@ class Committer:
                         self.note(request.id, 0)
             self._flight = None
         for request in requests:
-            self._wake(request)
+            if request.turn is not None or request.thread == 0 or request.chosen:
+                self._wake(request)
 
     def _wake(self, request: Request) -> None:
         self._chosen = self._chosen or request.chosen
@@ -411,7 +411,7 @@ class Committer:
             inbox.arrive()
         looked = partition.looked
         # On a disk no number that was taken is ever free again.
-        if looked is None or not partition.completed or (partition.remote and not partition.is_fresh(looked)):
+        if looked is None or not partition.looks.completed or (partition.remote and not partition.is_fresh(looked)):
             partition.refresh(_segments(requests))
         alone = len(requests) == 1 and not self._submitted
         lost = 0
@@ -462,7 +462,10 @@ class Committer:
                 flight.clear()
                 continue
             self._flight = flight
-            if [request for request in flight.requests if request.withdrawn]:
+            withdrawn = False
+            for request in flight.requests:
+                withdrawn = withdrawn or request.withdrawn
+            if withdrawn:
                 self._flight = None
                 flight.clear()
                 continue
@@ -558,20 +561,20 @@ class Committer:
         known = partition.lone_base(segment)
         if known is None:
             return None
-        base, row = known
-        if base.retention is not None and base.retention.when_full == "reject":
+        row, number, timestamp, position, size, retention, looked = known
+        if retention is not None and retention.when_full == "reject":
             return None
         if part.expected is not None and part.expected != row.last_sequence:
             return None
         partition.counters["cache_hits"] += 1
         now, first, count = partition.clock.now(), row.last_sequence + 1, body.count
-        number, timestamp = base.number + 1, max(partition.moments.after(now), base.timestamp)
+        number, timestamp = number + 1, max(partition.moments.after(now), timestamp)
         id = new_id(now, tag_of(partition))
-        head = FrameHead(number, timestamp, id, self.node, base.position, 0, segment, first, count)
-        header, record = encode_lone(head, body, partition.seed, (row.size, part.size), base.size)
+        head = FrameHead(number, timestamp, id, self.node, position, 0, segment, first, count)
+        header, record = encode_lone(head, body, partition.seed, (row.size, part.size), size)
         after = row.with_entries(number, timestamp, first, count, row.size + part.size)
         key = partition.transaction_key(number)
-        return Flight((request,), ({segment: after},), {segment: row}, base.looked, header, key, record, count)
+        return Flight((request,), ({segment: after},), {segment: row}, looked, header, key, record, count)
 
     def _finish(self, flight: Flight) -> None:
         """Give the requests of a committed transaction their results. It may be stopped anywhere, and called again."""
@@ -619,7 +622,7 @@ class Committer:
             if attempt or not left:
                 try:
                     partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
-                    return self._still_counts(flight, once=not lost)
+                    return not partition.remote or self._still_counts(flight, once=not lost)
                 except Conflict as error:
                     cause = error
                 except Ambiguous as error:
@@ -710,9 +713,10 @@ class Committer:
             if not self._chosen:
                 return
             self._chosen = False
-        behind = partition.number - partition.watermark
+        tail = partition.tail
+        behind = partition.number - tail.watermark
         due = self._bring_forward
-        if behind < upkeep and partition.tail.bytes < _TAIL_BYTES and partition.tail.frames < _TAIL_FRAMES:
+        if behind < upkeep and tail.bytes < _TAIL_BYTES and tail.frames < _TAIL_FRAMES:
             if not behind or behind % self._turn:
                 return
             due = self._merge

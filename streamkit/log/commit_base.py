@@ -6,8 +6,12 @@ import msgspec
 
 from .floors import Retained
 from .freshness import Look
+from .rows import SegmentRow
 
-__all__ = ["CommitBase"]
+__all__ = ["CommitBase", "LoneBase"]
+
+LoneBase = tuple[SegmentRow, int, int, int, int, Retained | None, Look | None]
+"""The segment's status, and the number, timestamp, position, size, retention and look of a `CommitBase`."""
 
 
 class CommitBase(msgspec.Struct, frozen=True, gc=False):

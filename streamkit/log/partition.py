@@ -18,7 +18,7 @@ from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for, repair_for
 from .answers import Answers
 from .archive_reader import ArchiveReader, ArchiveUnreadable
-from .commit_base import CommitBase
+from .commit_base import CommitBase, LoneBase
 from .context import Context
 from .fences import Fences
 from .floors import Changed, Control, Erasure, Floor, Retained
@@ -121,7 +121,8 @@ class Partition:
         """The latest look at the log. At that time no transaction above `number` had been removed."""
         self._confirmed: Look | None = None
         """The latest look at `head`."""
-        self._refresher = Refresher(self)
+        self._refresher = Refresher(self, self._lock._is_owned)  # type: ignore[attr-defined]
+        self.looks = self._refresher.looks
         self.check_reentry = self._refresher.check_reentry
         """Raise Reentered if this thread holds a lock of the partition, because it could wait for itself."""
 
@@ -289,7 +290,7 @@ class Partition:
 
     def commit_base(self) -> CommitBase:
         """The state that a commit builds on."""
-        completed = self._refresher.completed
+        completed = self.looks.completed
         with self._lock:
             return CommitBase(
                 completed,
@@ -302,11 +303,13 @@ class Partition:
                 self.looked,
             )
 
-    def lone_base(self, segment: str) -> tuple[CommitBase, SegmentRow] | None:
+    def lone_base(self, segment: str) -> LoneBase | None:
         """The state that a commit to one segment builds on; None if the segment's status is not known."""
         with self._lock:
             row = self.cached.get(segment)
-            return None if row is None else (self.commit_base(), row)
+            if row is None:
+                return None
+            return row, self.number, self.timestamp, self.position, self.size, self.retention, self.looked
 
     def unindexed(self) -> Unindexed:
         """The transactions that the index lacks. It may look up segments in the index."""
@@ -353,10 +356,6 @@ class Partition:
     def use_packs(self, packs: Packs) -> None:
         """Read packed transactions from `packs`, whatever the head names. Verify and repair need this."""
         self.packs = packs
-
-    def holds_lock(self) -> bool:
-        """True if the calling thread holds the partition's lock."""
-        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def confirmed_head(self) -> Head:
         """The head, from a look that is still fresh. It shows that no row that was just read had been removed
@@ -424,16 +423,6 @@ class Partition:
         except StoreClosed:
             self.lost = True
             raise
-
-    @property
-    def begun(self) -> int:
-        """Looks at the end of the log that have begun."""
-        return self._refresher.begun
-
-    @property
-    def completed(self) -> int:
-        """The last of them that has seen it: all that was committed before that look began is known."""
-        return self._refresher.completed
 
     def poll(self) -> bool:
         """Take the next transaction, if it exists: one request. Only `refresh` takes all transactions."""

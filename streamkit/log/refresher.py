@@ -6,7 +6,7 @@ It does the I/O. The partition applies the records.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from .rows import Head, decode_row
 if TYPE_CHECKING:
     from .partition import Partition
 
-__all__ = ["Refresher"]
+__all__ = ["Looks", "Refresher"]
 
 _TAIL_BYTES = 16 << 20
 """Bytes by which the tail grows before the head is read again: others may have indexed it."""
@@ -41,25 +41,36 @@ _WHOLE = 256 << 20
 """The most bytes of a row."""
 
 
+class Looks:
+    """The looks at the end of a partition's log. The refresher counts them."""
+
+    __slots__ = ("begun", "completed")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        """The number of looks that have begun."""
+        self.completed = 0
+        """The last look that has reached the end: every transaction that was committed before it is known."""
+
+
 class Refresher:
     """One partition's refresher. One thread at a time reads. The others share its result if it is late enough."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, holds_lock: Callable[[], bool]) -> None:
+        """`holds_lock` tells if the calling thread holds the partition's lock."""
         self._partition = partition
+        self._holds_lock = holds_lock
         self._refreshing = threading.RLock()
+        self.looks = Looks()
         self._loaded = False
         self._shortened = (0, 0)
         """`number` and `tail.bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
         """A thread is refreshing, or was stopped while it refreshed."""
-        self.begun = 0
-        """The number of looks at the end of the log that have begun."""
-        self.completed = 0
-        """The last look that has reached the end: every transaction that was committed before it is known."""
 
     def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
         """See `Partition.refresh`."""
-        arrived = self.begun if since is None else since
+        arrived = self.looks.begun if since is None else since
         self.check_reentry()
         if self._looking and inside_backend():
             raise refused()
@@ -68,11 +79,11 @@ class Refresher:
             with self._refreshing:
                 self._looking, known = True, self._partition.number
                 # A look that began after this call did, by another thread, has seen all that this one must see.
-                if not self._loaded or self.completed <= arrived:
+                if not self._loaded or self.looks.completed <= arrived:
                     ticket = self._begin()
                     self._read_log(segments, load)
                     self._loaded = True
-                    self.completed = ticket
+                    self.looks.completed = ticket
                 self._looking = False
         finally:
             self._notify(known)
@@ -87,12 +98,12 @@ class Refresher:
             self._partition.news.tell()
 
     def _begin(self) -> int:
-        self.begun += 1
-        return self.begun
+        self.looks.begun += 1
+        return self.looks.begun
 
     def check_reentry(self) -> None:
         """Raise Reentered if this thread holds a lock of the partition, because it could wait for itself."""
-        if self._refreshing._is_owned() or self._partition.holds_lock():  # type: ignore[attr-defined]
+        if self._refreshing._is_owned() or self._holds_lock():  # type: ignore[attr-defined]
             raise refused()
 
     def _read_log(self, segments: Sequence[str], load: bool) -> None:
@@ -169,7 +180,7 @@ class Refresher:
                         self.read_head()
                         moved = partition.number > number + end
                 if not moved:
-                    self.completed = ticket
+                    self.looks.completed = ticket
                 self._looking = False
                 return moved
         finally:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from ..model import TRX, Position, SegmentStatus
 from .partition import Partition
 from .rows import SegmentRow
@@ -33,9 +31,9 @@ def _statuses(
     partition: Partition, rows: Mapping[str, SegmentRow], number: int, index: int, timestamp: int, trx: TRX | None
 ) -> dict[str, SegmentStatus]:
     space, settings = partition.space, partition.settings
-    place = Position(partition.partition, settings.partitions, timestamp, number, index, settings.incarnation)
-    if settings.partitions > 1:
-        place = replace(place, others=partition.ends())
+    partitions, incarnation = settings.partitions, settings.incarnation
+    others = partition.ends() if partitions > 1 else None
+    place = Position(partition.partition, partitions, timestamp, number, index, incarnation, others)
     statuses = {}
     for segment, row in rows.items():
         first, last = row.first_sequence, row.last_sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .floors import Removal
 from .idempotency import key_row
 from .pack_format import MOST
-from .record_format import FrameRef, Header, frames_start
+from .record_format import FrameRef, Header
 from .rows import KeyRow, Piece, SegmentRow
 
 __all__ = ["Tail", "piece_of"]
@@ -40,13 +40,14 @@ class Tail:
 
     def add(self, header: Header, record: bytes, copied: int) -> None:
         """Take the next transaction. Twice is the same as once. Frames of up to `copied` bytes are copied."""
-        number, pieces = header.number, self.pieces
+        number, pieces, frames = header.number, self.pieces, header.frames
         for removal in header.control.removals if header.control is not None else ():
             removals = self.removals.setdefault(removal.segment, [])
             if not removals or removals[-1][0] < number or (number, removal) not in removals:
                 removals.append((number, removal))
-        base = frames_start(record)
-        for ref in header.frames:
+        # A record ends with its last frame.
+        base = len(record) - frames[-1].start - frames[-1].length if frames else 0
+        for ref in frames:
             known = pieces.get(ref.segment)
             if known is None:
                 pieces[ref.segment] = [piece_of(header, ref, record, base, copied)]
@@ -55,7 +56,7 @@ class Tail:
         if len(record) <= MOST:
             self.records[number] = record
             self.bytes += len(record)
-        self.frames += len(header.frames)
+        self.frames += len(frames)
         for use in header.keys:
             self.keys[use.key] = key_row(header, use)
 
