@@ -21,7 +21,7 @@ from .leases import AsyncLease
 from .methods import Progress, awaited, followed, in_thread, iterated, with_progress
 from .reading import Watch, items
 from .threads import Calls, Threads
-from .transaction import AsyncTransaction
+from .transaction import AsyncTransaction, as_given, is_much, tell_none
 from .writing import Lane, LoopRequest
 
 if TYPE_CHECKING:
@@ -94,30 +94,46 @@ class AsyncStore:
 
         See Store.produce. Cancelled: see `streamkit.aio`.
         """
-        async with self.transaction(space, idempotency_key, lease) as transaction:
-            transaction.produce(segment, records, expected_sequence=expected_sequence)
-        status = transaction.statuses.get(segment)
+        draft = self._draft(space, idempotency_key, lease)
+        records = as_given(records)
+        if is_much(records):
+            async with AsyncTransaction(self, draft) as transaction:
+                transaction.produce(segment, records, expected_sequence=expected_sequence)
+        else:
+            draft.entered = True
+            draft.add(segment, records, expected_sequence)
+            draft.ended = True
+            await self.commit(draft)
+        status = draft.statuses.get(segment)
         return await self.segment_status(space, segment) if status is None else status
 
     def transaction(
         self, space: str, idempotency_key: str | None = None, lease: AsyncLease | Lease | LeaseGrant | None = None
     ) -> AsyncTransaction:
         """A transaction over several segments: `async with store.transaction(space) as trx: trx.produce(…)`."""
+        return AsyncTransaction(self, self._draft(space, idempotency_key, lease))
+
+    def _draft(self, space: str, key: str | None, lease: AsyncLease | Lease | LeaseGrant | None) -> Draft:
         self.calls.check()
-        held = lease.held if isinstance(lease, AsyncLease) else lease
-        return AsyncTransaction(self, draft_of(self.sync, space, idempotency_key, held))
+        return draft_of(self.sync, space, key, lease.held if isinstance(lease, AsyncLease) else lease)
 
     async def commit(self, draft: Draft) -> None:
         """Commit the transaction, together with those of other coroutines."""
-        committer = await self._committer(draft)
-        lane = self._lanes.get(committer)
-        if lane is None:
-            lane = self._lanes[committer] = Lane(self.calls, committer)
-        request = draft.request(LoopRequest)
         try:
+            if draft.guards:
+                await self.calls.call(draft.guard)
+                return
+            committer = await self._committer(draft)
+            lane = self._lanes.get(committer)
+            if lane is None:
+                lane = self._lanes[committer] = Lane(self.calls, committer)
+            request = draft.request(LoopRequest)
             await lane.commit(request)
         except Fenced:
             draft.fenced()
+            raise
+        except asyncio.CancelledError as cancelled:
+            tell_none(cancelled)
             raise
         draft.committed(committer, request)
 

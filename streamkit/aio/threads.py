@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import StoreClosed
 from ..log.notifier import Notifier
 from .bell import Bell
+from .workers import Workers
 
 __all__ = ["Calls", "Threads"]
 
@@ -30,7 +31,7 @@ class Threads:
         self._pid = os.getpid()
         self.read = ThreadPoolExecutor(most, "streamkit-read")
         self.long = ThreadPoolExecutor(_LONG, "streamkit-long")
-        self.commit = ThreadPoolExecutor(most, "streamkit-commit")
+        self.commit = Workers(most, "streamkit-commit")
         """Separate threads for commits, so that no reader keeps a writer waiting."""
 
     @property
@@ -61,13 +62,16 @@ class Threads:
         """Have the loop call it. From any thread; nothing happens once the loop is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # closed in this moment: nobody waits any more
+            try:  # noqa: SIM105  (it is dearer than all that is around it)
                 loop.call_soon_threadsafe(callback)
+            except RuntimeError:
+                pass  # closed in this moment: nobody waits any more
 
     def close(self) -> None:
         """Once nothing runs in them any more."""
-        for pool in (self.read, self.long, self.commit):
+        for pool in (self.read, self.long):
             pool.shutdown(wait=False)
+        self.commit.close()
 
 
 class Calls:
@@ -81,6 +85,11 @@ class Calls:
         self._name = name
         self._bell: Bell | None = None
         self._running: set[Future[Any]] = set()
+        self._driving: set[object] = set()
+        """A mark for each piece of work of a committing thread."""
+        self._driven = asyncio.Event()
+        self._awaited = False
+        """Somebody waits for these."""
 
     def bell(self, notifier: Notifier) -> Bell:
         """The function that wakes waiters when the store has new transactions."""
@@ -111,10 +120,33 @@ class Calls:
         future.add_done_callback(self._running.discard)
         return future
 
+    def drive(self, work: Callable[[], object]) -> None:
+        """Have a committing thread do `work`. On the loop's thread; RuntimeError if no thread can be had."""
+        mark = object()
+        self._driving.add(mark)
+        try:
+            self.threads.commit.start(partial(self._drive, work, mark))
+        except RuntimeError:
+            self._driving.discard(mark)
+            raise
+
+    def _drive(self, work: Callable[[], object], mark: object) -> None:
+        try:
+            work()
+        finally:
+            self._driving.discard(mark)
+            if self._awaited:
+                self.threads.call_soon(self._driven.set)
+
     async def wait(self) -> None:
         """Wait until nothing runs any more. Endless work is told to stop."""
         for stop in self.stops:
             stop()
+        self._awaited = True
+        while self._driving:
+            self._driven.clear()
+            if self._driving:
+                await self._driven.wait()
         while running := list(self._running):
             ended, _ = await asyncio.wait([asyncio.wrap_future(future) for future in running])
             for future in ended:

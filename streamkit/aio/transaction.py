@@ -15,7 +15,7 @@ from ..transaction import Draft
 if TYPE_CHECKING:
     from .store import AsyncStore
 
-__all__ = ["AsyncTransaction", "is_much"]
+__all__ = ["AsyncTransaction", "as_given", "is_much", "tell_none"]
 
 _BYTES = 64 << 10
 _RECORDS = 256
@@ -83,8 +83,7 @@ class AsyncTransaction:
         be awaited.
         """
         self._draft.check_open()
-        if not isinstance(records, Record | bytes | str | Mapping):
-            records = list(records)
+        records = as_given(records)
         added = _Added(self, partial(self._draft.add, segment, records, expected_sequence))
         self._added.append(added)
         if self._large or self._encoding is not None or is_much(records):
@@ -122,9 +121,9 @@ class AsyncTransaction:
             if kind is None:
                 await self._commit()
             elif isinstance(error, asyncio.CancelledError):
-                _tell_none(error)
+                tell_none(error)
         except asyncio.CancelledError as cancelled:
-            _tell_none(cancelled)
+            tell_none(cancelled)
             raise
         finally:
             self._added.clear()  # they refer to the transaction: the ring would wait for the garbage collector
@@ -132,13 +131,15 @@ class AsyncTransaction:
     async def _commit(self) -> None:
         for added in self._added:
             added.check()
-        if self._draft.guards:
-            await self._store.calls.call(self._draft.guard)
-        else:
-            await self._store.commit(self._draft)
+        await self._store.commit(self._draft)
 
 
-def _tell_none(error: asyncio.CancelledError) -> None:
+def as_given(records: Iterable[Record]) -> Iterable[Record]:
+    """The records, read to their end. What is no collection of records stays as it is, for the check to refuse."""
+    return records if isinstance(records, (Record, bytes, str, Mapping)) else list(records)
+
+
+def tell_none(error: asyncio.CancelledError) -> None:
     """Nothing was sent, unless it says otherwise already."""
     if not hasattr(error, "transaction_id"):
         error.transaction_id = None  # type: ignore[attr-defined]

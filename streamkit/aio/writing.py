@@ -131,7 +131,7 @@ class Lane:
 
     def _start(self) -> None:
         try:
-            self._calls.start(self._calls.threads.commit, self._drive)
+            self._calls.drive(self._drive)
         except RuntimeError:
             # No thread can be started, or the pool is closed. It is tried again while a caller waits.
             self._driving = False

@@ -18,7 +18,7 @@ from harness.drivers import MEMORY
 from harness.held_store import HeldStore, held_store
 from streamkit import Record
 from streamkit.aio import AsyncStore
-from streamkit.aio.threads import Calls
+from streamkit.aio.workers import Workers
 from streamkit.aio.writing import Lane
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, Unavailable
@@ -378,12 +378,12 @@ async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, mon
     """A thread that is interrupted while it does leaves the pool locked, and the loop waits for that for ever."""
     asked: list[int] = []
     lanes: list[Lane] = []
-    start, drive, committed = Calls.start, Lane.drive, Committer.drive
+    start, drive, committed = Workers.start, Lane.drive, Committer.drive
     more = iter(range(3))
 
-    def noted(self: Calls, *arguments: Any) -> Any:
+    def noted(self: Workers, work: Callable[[], object]) -> None:
         asked.append(threading.get_ident())
-        return start(self, *arguments)
+        start(self, work)
 
     def driven(self: Lane) -> None:
         lanes.append(self)
@@ -396,7 +396,7 @@ async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, mon
 
     async with memory.store() as store:
         await store.produce("s", "a", [Record(b"begun")])
-        monkeypatch.setattr(Calls, "start", noted)
+        monkeypatch.setattr(Workers, "start", noted)
         monkeypatch.setattr(Lane, "drive", driven)
         monkeypatch.setattr(Committer, "drive", busy)
         for number in range(5):

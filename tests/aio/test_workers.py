@@ -1,0 +1,101 @@
+"""The threads that commit for coroutines: how many there are, and how they end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from fix_aio import PATIENCE
+
+from streamkit.aio.workers import Workers
+
+
+def named(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+def test_there_are_never_more_threads_than_asked_for_and_all_work_is_done() -> None:
+    workers, go_on, done = Workers(2, "few"), threading.Event(), threading.Semaphore(0)
+
+    def piece() -> None:
+        go_on.wait(PATIENCE)
+        done.release()
+
+    for _ in range(7):
+        workers.start(piece)
+    assert len(named("few")) == 2
+    go_on.set()
+    for _ in range(7):
+        assert done.acquire(timeout=PATIENCE)
+    workers.close(wait=True)
+    assert named("few") == []
+
+
+def test_a_thread_that_waits_gets_the_next_piece() -> None:
+    workers, done = Workers(8, "one"), threading.Event()
+    workers.start(done.set)
+    assert done.wait(PATIENCE)
+    while not workers._idle:  # the thread is about to say that it waits
+        threading.Event().wait(0.001)
+    workers.start(lambda: None)
+    assert len(named("one")) == 1
+    workers.close(wait=True)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit()], ids=repr)
+def test_an_error_ends_no_thread(error: BaseException) -> None:
+    workers, done = Workers(1, "hardy"), threading.Event()
+
+    def fail() -> None:
+        raise error
+
+    workers.start(fail)
+    workers.start(done.set)
+    assert done.wait(PATIENCE)
+    workers.close(wait=True)
+
+
+def test_closed_threads_take_no_work() -> None:
+    workers = Workers(1, "closed")
+    workers.close()
+    with pytest.raises(RuntimeError):
+        workers.start(lambda: None)
+
+
+def test_a_thread_that_is_gone_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, done = Workers(1, "gone"), threading.Event()
+    workers.start(lambda: workers._work.put(None))  # as if it had been stopped
+    [thread] = named("gone")
+    thread.join(PATIENCE)
+    workers._idle.clear()
+    workers.start(done.set)
+    assert done.wait(PATIENCE)
+    workers.close(wait=True)
+
+
+def test_without_a_thread_the_caller_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers(1, "none")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="thread"):
+        workers.start(lambda: None)
+    assert workers._work.empty()
+
+
+def test_a_process_ends_after_the_work_that_has_begun() -> None:
+    program = (
+        "import sys, threading; from streamkit.aio.workers import Workers\n"
+        "workers, begun = Workers(2, 'w'), threading.Event()\n"
+        "def piece():\n"
+        "    begun.set()\n"
+        "    for _ in range(100): threading.Event().wait(0.001)\n"
+        "    print('whole')\n"
+        "workers.start(piece); begun.wait()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=10 * PATIENCE)
+    assert (ended.stdout, ended.returncode) == ("whole\n", 0), ended.stderr
