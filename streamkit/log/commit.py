@@ -81,7 +81,7 @@ class Flight:
     """A transaction that is being written."""
 
     __slots__ = (
-        "before",
+        "after",
         "count",
         "failed",
         "given_up",
@@ -98,7 +98,7 @@ class Flight:
         self,
         requests: Sequence[Request],
         results: Sequence[dict[str, SegmentRow]],
-        before: Mapping[str, SegmentRow],
+        after: Mapping[str, SegmentRow],
         looked: Look | None,
         header: Header,
         key: bytes,
@@ -109,8 +109,8 @@ class Flight:
         self.requests = requests
         self.given_up = given_up
         self.results = results
-        self.before = before
-        """Statuses of the segments that it writes to."""
+        self.after = after
+        """The statuses after it of the segments that it writes to."""
         self.looked = looked
         self.header = header
         self.record = record
@@ -548,7 +548,7 @@ class Committer:
             control=join_controls([request.control for request in plan.ready if request.control is not None]),
         )
         key = partition.transaction_key(number)
-        return Flight(plan.ready, results, before, base.looked, header, key, record, count, plan.given_up)
+        return Flight(plan.ready, results, after, base.looked, header, key, record, count, plan.given_up)
 
     def _prepare_lone(self, request: Request) -> Flight | None:
         """Like `_prepare`, for one request that only writes to one segment, as most do. None if it needs a plan."""
@@ -572,14 +572,14 @@ class Committer:
         id = new_id(now, tag_of(partition))
         head = FrameHead(number, timestamp, id, self.node, position, 0, segment, first, count)
         header, record = encode_lone(head, body, partition.seed, (row.size, part.size), size)
-        after = row.with_entries(number, timestamp, first, count, row.size + part.size)
+        after = {segment: row.with_entries(number, timestamp, first, count, row.size + part.size)}
         key = partition.transaction_key(number)
-        return Flight((request,), ({segment: after},), {segment: row}, looked, header, key, record, count)
+        return Flight((request,), (after,), after, looked, header, key, record, count)
 
     def _finish(self, flight: Flight) -> None:
         """Give the requests of a committed transaction their results. It may be stopped anywhere, and called again."""
         partition, header = self.partition, flight.header
-        partition.committed(header, flight.record, flight.before)
+        partition.committed(header, flight.record, flight.after)
         trx, count = header.trx, flight.count
         for request, result in zip(flight.requests, flight.results, strict=True):
             if not request.done:

@@ -612,16 +612,19 @@ class Partition:
                 self.erasing += (erasure,)
             self.latest.drop(erasure.segment)
 
-    def committed(self, header: Header, record: bytes, before: Mapping[str, SegmentRow]) -> None:
-        """A transaction of this process is in the log; `before` are its segments' statuses without it."""
+    def committed(self, header: Header, record: bytes, after: Mapping[str, SegmentRow]) -> None:
+        """A transaction of this process is in the log; `after` are the statuses of the segments that it writes to."""
         counters = self.counters
         counters["transactions"] += 1
         with self._lock:
             if self.number == header.number - 1:
                 known = self.cached
-                for ref in header.frames:
-                    if ref.segment not in known:
-                        self.cache_status(ref.segment, before[ref.segment])
+                # A removal in the same transaction comes before its entries.
+                for segment, row in after.items() if header.control is None else ():
+                    if segment in known:
+                        known[segment] = row
+                    else:
+                        self.cache_status(segment, row)
                 counters["entries"] += self.advance(header, record)
             else:
                 counters["entries"] += header.count

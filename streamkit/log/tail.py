@@ -41,10 +41,11 @@ class Tail:
     def add(self, header: Header, record: bytes, copied: int) -> None:
         """Take the next transaction. Twice is the same as once. Frames of up to `copied` bytes are copied."""
         number, pieces, frames = header.number, self.pieces, header.frames
-        for removal in header.control.removals if header.control is not None else ():
-            removals = self.removals.setdefault(removal.segment, [])
-            if not removals or removals[-1][0] < number or (number, removal) not in removals:
-                removals.append((number, removal))
+        if header.control is not None:
+            for removal in header.control.removals:
+                removals = self.removals.setdefault(removal.segment, [])
+                if not removals or removals[-1][0] < number or (number, removal) not in removals:
+                    removals.append((number, removal))
         # A record ends with its last frame.
         base = len(record) - frames[-1].start - frames[-1].length if frames else 0
         for ref in frames:
