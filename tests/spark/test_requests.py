@@ -27,7 +27,8 @@ def once(refresh: Any) -> Any:
     """Partition.refresh, without those that are only for a partition that nobody has read."""
 
     def found(partition: Partition, segments: Any = (), since: int | None = None, **more: Any) -> int:
-        return partition.number if since == 0 and partition.looks.completed else refresh(partition, segments, since, **more)
+        known = since == 0 and partition.looks.completed
+        return partition.number if known else refresh(partition, segments, since, **more)
 
     return found
 
