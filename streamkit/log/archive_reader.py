@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..errors import StreamkitError
 from .rows import SegmentRow
@@ -24,7 +22,7 @@ class ArchiveUnreadable(StreamkitError):
     """
 
 
-class Amount(msgspec.Struct, frozen=True, gc=False):
+class Amount(NamedTuple):
     """The entries and bytes of one transaction in an archive. An erased entry has no bytes there."""
 
     number: int
