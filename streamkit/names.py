@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from .digest import blake2b
 from .errors import InvalidName
 
-__all__ = ["InternalName", "check_name", "internal_name", "partition_of"]
+__all__ = ["InternalName", "check_name", "check_names", "internal_name", "partition_of"]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LIMIT = 255
@@ -37,7 +38,7 @@ def internal_name(kind: str, *parts: str) -> InternalName:
     return InternalName(name)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def _fault(name: str) -> str | None:
     if not name:
         return "it is empty"
@@ -68,6 +69,17 @@ def check_name(name: str, what: str) -> str:
             "no control characters, and is not '*'"
         )
     return name
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """Like `check_name`, of many: names that are short ASCII, as nearly all are, are looked at together."""
+    if names and {*map(type, names)} == {str} and "*" not in names:
+        sizes = [*map(len, names)]
+        text = "".join(names)
+        if min(sizes) and max(sizes) <= _LIMIT and text.isascii() and not _CONTROL.search(text):
+            return
+    for name in names:
+        check_name(name, what)
 
 
 def partition_of(segment: str, partitions: int) -> int:

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from .causation import with_causes
+from .causation import present_causes, with_causes
 from .errors import Fenced, StoreClosed
 from .leases import Lease, LeaseGrant
 from .log.commit import Committer
 from .log.plan import mismatch
 from .log.request import Part, Request
-from .log.statuses import written
+from .log.statuses import written_later
 from .model import TRX, Record, SegmentStatus
-from .names import check_name
+from .names import check_name, check_names
 from .writing import Writer, check_key, check_lease, fence
 
-__all__ = ["Draft", "Transaction"]
+__all__ = ["Draft", "Transaction", "add_all"]
 
 R = TypeVar("R", bound=Request)
 
@@ -33,7 +33,8 @@ class Draft:
 
     def __init__(self, writer: Writer, space: str, key: str | None, lease: Lease | LeaseGrant | None) -> None:
         self.space = check_name(space, "space")
-        self.statuses: dict[str, SegmentStatus] = {}
+        self._statuses: dict[str, SegmentStatus] = {}
+        self._written: Callable[[], dict[str, SegmentStatus]] | None = None
         self.trx: TRX | None = None
         self.replayed = False
         self._writer = writer
@@ -63,6 +64,16 @@ class Draft:
             self._last[segment] = by_then + (0 if part.body is None else part.body.count)
         self._parts.append(part)
 
+    def add_all(self, parts: Sequence[tuple[str, list[Record]]]) -> None:
+        """Add the records of many segments, which are instances of Record without sequences."""
+        if self._last or present_causes() is not None:
+            for segment, records in parts:
+                self.add(segment, records, None)
+            return
+        self.check_open()
+        check_names([segment for segment, _ in parts], "segment")
+        self._parts += self._writer.parts(parts, self._key is not None)
+
     def check_open(self) -> None:
         """Raise StoreClosed if the transaction has ended."""
         if self.ended:
@@ -76,7 +87,7 @@ class Draft:
     def guard(self) -> None:
         """SequenceMismatch where a segment is not as expected. Asks the storage."""
         if self._parts:
-            self.statuses = self._writer.guard(self.space, self._parts, self._lease)
+            self._statuses = self._writer.guard(self.space, self._parts, self._lease)
 
     @property
     def is_open(self) -> bool:
@@ -96,7 +107,15 @@ class Draft:
         assert request.trx is not None
         self.trx = request.trx
         self.replayed = request.replayed
-        self.statuses = written(committer.partition, request.result, request.trx, request.count)
+        self._written = written_later(committer.partition, request.result, request.trx, request.count)
+
+    @property
+    def statuses(self) -> dict[str, SegmentStatus]:
+        """After the commit: each segment's status. They are made when they are first asked for."""
+        make = self._written
+        if make is not None:
+            self._statuses, self._written = make(), None
+        return self._statuses
 
     def fenced(self) -> None:
         """Somebody holds the lease by now."""
@@ -166,3 +185,9 @@ class Transaction:
             draft.fenced()
             raise
         draft.committed(committer, request)
+
+
+def add_all(transaction: Transaction, parts: Sequence[tuple[str, list[Record]]]) -> None:
+    """Add the records of many segments at once, for the sinks: instances of Record, without sequences. Telemetry does
+    not see it."""
+    transaction._draft.add_all(parts)

@@ -36,6 +36,24 @@ class Writer:
             return None if expected is None else Part(segment, None, 0, expected)
         return Part(segment, encode_body(payloads, metadata, digest=digest), size, expected)
 
+    def parts(self, given: Sequence[tuple[str, list[Record]]], digest: bool) -> list[Part]:
+        """Like `part`, of many segments, with no expectations."""
+        parts: list[Part] = []
+        most = self._most_bytes
+        for segment, records in given:
+            if len(records) == 1:
+                record = records[0]
+                payload = record.payload
+                if record.metadata is None and record.sequence is None and type(payload) is bytes:
+                    size = len(payload)
+                    if size <= most:
+                        parts.append(Part(segment, encode_body([payload], None, digest=digest), size, None))
+                        continue
+            part = self.part(segment, records, None, digest)
+            if part is not None:
+                parts.append(part)
+        return parts
+
     def guard(self, space: str, parts: Sequence[Part], lease: Lease | LeaseGrant | None) -> dict[str, SegmentStatus]:
         """The present statuses of segments that nothing is written to. SequenceMismatch where one is not expected."""
         known = self._handle.space(space)

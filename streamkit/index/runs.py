@@ -6,9 +6,9 @@ to the backend for the tails that are not cached, one for the blocks that filter
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from ..backend import Backend, Range
 from ..errors import CorruptData
@@ -36,7 +36,12 @@ _FEW = 8
 _STATUSES, _STATUSES_END = SEGMENTS.children()
 _JOINED = 1 << 20
 """The most bytes of neighbouring blocks that are one range."""
+_MANY = 32
+"""So many keys are looked for together, one run after the other, on a disk."""
+_SPAN = 256 << 10
+"""About the bytes of blocks that are held at once for many keys."""
 _last_key = attrgetter("last_key")
+_key = itemgetter(0)
 
 
 class Starved(Exception):
@@ -101,6 +106,9 @@ class Runs:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The newest row of each key, None where there is none."""
+        if len(keys) >= _MANY and not self.remote:
+            found = self._get_many(keys)
+            return [found.get(key) for key in keys]
         values: list[bytes | None] = []
         pending: list[tuple[int, bytes]] = []
         reading = not self.remote
@@ -158,6 +166,56 @@ class Runs:
             if value is not None:
                 return True, value
         return True, None
+
+    def _get_many(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The newest row of each key that has one: run by run, the newest first, and in the order of the keys, so that
+        each block is decoded once."""
+        left = sorted(set(keys))
+        inline = self.inline
+        found: dict[bytes, bytes] = {}
+        if inline is not None:
+            found.update((key, value) for key in left if (value := inline.get(key)) is not None)
+        hashed = [
+            (key, hash, mask_of(hash)) for key in left if key not in found for hash in (hash_of(subject_of(key)),)
+        ]
+        for run in self.manifest.runs:
+            count = len(found)
+            low = 0
+            for file in run.files[bisect_left(run.files, hashed[0][0], key=_last_key) :] if hashed else ():
+                low = bisect_left(hashed, file.first_key, low, key=_key)
+                high = bisect_right(hashed, file.last_key, low, key=_key)
+                if low < high:
+                    self._find_in_file(file, hashed[low:high], found)
+                low = high
+            if len(found) > count:
+                hashed = [one for one in hashed if one[0] not in found]
+        return found
+
+    def _find_in_file(self, file: RunFile, wanted: Sequence[tuple[bytes, int, int]], found: dict[bytes, bytes]) -> None:
+        """Add the rows of a file that are `wanted`, each (key, hash of the subject, mask), in order."""
+        tail = self._tails((file,))[file.id]
+        words = tail.words
+        size = len(words)
+        keys = [key for key, hash, mask in wanted if words[hash % size] & mask == mask]
+        at = 0
+        while at < len(keys):
+            # The blocks of some keys, in one call.
+            places: dict[int, list[bytes]] = {}
+            room = 0
+            while at < len(keys) and room < _SPAN:
+                number = tail.block_of(keys[at])
+                if number not in places:
+                    places[number] = []
+                    room += tail.offsets[number + 1] - tail.offsets[number]
+                places[number].append(keys[at])
+                at += 1
+            blocks = self._blocks(Place(file, tail, number) for number in places)
+            for number, some in places.items():
+                block = blocks[file.id, number]
+                for key in some:
+                    value = block.get(key)
+                    if value is not None:
+                        found[key] = value
 
     def _get_pending(self, pending: Sequence[tuple[int, bytes]], values: list[bytes | None]) -> None:
         candidates = [

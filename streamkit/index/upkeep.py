@@ -93,6 +93,8 @@ def bring_forward(partition: Partition) -> bool:
     if work.first > after.watermark:
         return True
     tail = _Tail(index_rows(work.pieces, work.statuses, work.keys, work.fences), work.first, work.records)
+    asked = work.asked
+    del work  # a merge needs the room
     if etag is None:
         partition.check_space()  # no precondition tells this space from a later one of its name
     made: list[bytes] = []
@@ -102,7 +104,8 @@ def bring_forward(partition: Partition) -> bool:
             cleared = clear_log(partition, head)
         after = _seen(partition, replace(after, cleared=cleared, packed=_marked(partition, head, cleared)))
         extended = _extended(partition, after, tail, made)
-        if not partition.remote or not (made or work.asked):
+        del tail
+        if not partition.remote or not (made or asked):
             extended = _merged(partition, extended, made)
     except RunGone as error:
         return _overtaken(partition, etag, made, error)
@@ -451,7 +454,10 @@ def index_rows(
     rows: list[tuple[bytes, bytes]] = []
     rows += [(segment_key(segment), encode_index_row(row)) for segment, row in statuses.items()]
     for segment, pieces in tail.items():
-        rows += _data_rows(segment, pieces)
+        if len(pieces) == 1:
+            rows.append(_data_row(segment, [*pieces]))
+        else:
+            rows += _data_rows(segment, pieces)
     rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]
     rows += [(fence_key(name), encode_index_row(FenceRow(token))) for name, token in fences.items()]
     rows.sort(key=itemgetter(0))

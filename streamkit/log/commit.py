@@ -55,6 +55,8 @@ _TURNS = 4
 """Between two times that the index is brought forward, something may be merged at three others."""
 _UNKNOWN = 10_000
 """Transactions of unknown outcome that are remembered, so that their callers can ask about them."""
+_WIDE = 256
+"""Parts of a transaction that take longer to encode than a look at the end of the log takes, on a disk."""
 _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
@@ -413,6 +415,8 @@ class Committer:
         # On a disk no number that was taken is ever free again.
         if looked is None or not partition.looks.completed or (partition.remote and not partition.is_fresh(looked)):
             partition.refresh(_segments(requests))
+        elif not partition.remote and sum([len(request.parts) for request in requests]) >= _WIDE:
+            partition.refresh()  # what is encoded for a number that is taken is encoded in vain
         alone = len(requests) == 1 and not self._submitted
         lost = 0
         again, begun = False, list(requests)

@@ -46,6 +46,8 @@ _T = TypeVar("_T")
 
 _KNOWN = 1 << 16
 """Segments, 280 bytes each. More are known where one transaction writes to more."""
+_TOGETHER = 5000
+"""Segments whose statuses are looked up together."""
 _SHARE = 8
 """A share of the oldest segments is removed at once: removing them one by one from a dict costs a search each."""
 
@@ -574,9 +576,10 @@ class Partition:
             count += ref.count
             size += ref.size
             row = known.get(segment)
-            if row is None:
+            if row is None or (row is NOTHING and first == 1):
                 if first == 1:
-                    self.cache_status(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
+                    row = SegmentRow(1, timestamp, ref.count, timestamp, number, number, ref.size)
+                    self.cache_status(segment, row)
             elif first > row.last_sequence:
                 known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
         if header.fences:
@@ -685,8 +688,8 @@ class Partition:
             missing = list(dict.fromkeys(missing))
             # All of them have to be known at the same time.
             self._most_known = max(self._most_known, 2 * (len(missing) + len(found)))
-            for at in range(0, len(missing), 1000):
-                found.update(self._fetch(missing[at : at + 1000]))
+            for at in range(0, len(missing), _TOGETHER):
+                found.update(self._fetch(missing[at : at + _TOGETHER]))
         return found
 
     def _fetch(self, names: Sequence[str]) -> dict[str, SegmentRow]:
@@ -708,8 +711,13 @@ class Partition:
         """The statuses of segments, from their rows `values` in the index. The caller holds the lock."""
         found: dict[str, SegmentRow] = {}
         view = self.view()
+        pieces, removals = view.tail.pieces, view.tail.removals
         for name, value in zip(names, values, strict=True):
             row = self.cached.get(name)
+            if row is None and value is None and name not in pieces and name not in removals:
+                self.cache_status(name, NOTHING)
+                found[name] = NOTHING
+                continue
             if row is None:
                 row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
                 row = view.with_tail(name, row)

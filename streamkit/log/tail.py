@@ -40,7 +40,7 @@ class Tail:
 
     def add(self, header: Header, record: bytes, copied: int) -> None:
         """Take the next transaction. Twice is the same as once. Frames of up to `copied` bytes are copied."""
-        number, pieces, frames = header.number, self.pieces, header.frames
+        number, timestamp, pieces, frames = header.number, header.timestamp, self.pieces, header.frames
         if header.control is not None:
             for removal in header.control.removals:
                 removals = self.removals.setdefault(removal.segment, [])
@@ -49,9 +49,14 @@ class Tail:
         # A record ends with its last frame.
         base = len(record) - frames[-1].start - frames[-1].length if frames else 0
         for ref in frames:
-            known = pieces.get(ref.segment)
-            if known is None:
-                pieces[ref.segment] = [piece_of(header, ref, record, base, copied)]
+            segment = ref.segment
+            known = pieces.get(segment)
+            if known is None:  # `piece_of`, which would take most of the time where each frame is a new segment's
+                start, length = base + ref.start, ref.length
+                frame = record[start : start + length] if length <= copied else None
+                first, count = ref.first_sequence, ref.count
+                piece = Piece(number, timestamp, first, count, start, length, frame, ref.before, ref.size)
+                pieces[segment] = [piece]
             elif known[-1].last_sequence < ref.first_sequence:
                 known.append(piece_of(header, ref, record, base, copied))
         if len(record) <= MOST:

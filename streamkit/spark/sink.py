@@ -7,8 +7,10 @@ A stream's tasks are those of its source, which are the same when a batch is rep
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import gc
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +22,8 @@ from ..log.idempotency import LASTING
 from ..model import Record
 from ..names import check_name, partition_of
 from ..store import Store, inner
+from ..telemetry.around import current_hook
+from ..transaction import add_all
 from .options import Options, parse
 from .overtaken import naming_replaced_files
 from .versions import SINK_TAKES_ROWS, StreamSink, arrow_schema_of
@@ -38,6 +42,8 @@ _TAKEN = 10_000
 """Rows of a task that are put in order together, if they are no more than _BYTES."""
 _HELD = 64 << 20
 """Payload that a task holds for transactions of several partitions."""
+_UNCOLLECTED = 100_000
+"""Objects that may be made before the interpreter looks for unreachable cycles."""
 _BUCKET = "streamkit_bucket"
 _ROW = "streamkit_row"
 _BUCKETS = 16
@@ -170,6 +176,25 @@ class _Run(NamedTuple):
     """Bytes of payload."""
 
 
+class _Stretch(NamedTuple):
+    """Runs of rows that follow on each other, of one bucket and one place. Neighbours are of different segments."""
+
+    bucket: int | None
+    place: tuple[UUID, str]
+    segments: list[str]
+    records: list[list[Record]]
+    """The records of each run."""
+    rows: list[int]
+    """Rows of the batch up to the end of each run."""
+    sizes: list[int]
+    """Bytes of payload of the batch up to the end of each run."""
+    bytes_before: int
+
+    def run(self, at: int) -> _Run:
+        size = self.sizes[at] - (self.sizes[at - 1] if at else self.bytes_before)
+        return _Run(self.bucket, self.place, self.segments[at], self.records[at], size)
+
+
 class _Open:
     """A transaction that is being gathered."""
 
@@ -186,6 +211,23 @@ class _Open:
         self.parts[-1][1].extend(records)
         self.rows += len(records)
         self.bytes += size
+
+    def add_some(self, stretch: _Stretch, begin: int) -> tuple[int, int]:
+        """Add the runs from `begin`, which is not the first, that fit. Returns the first that does not, and bytes."""
+        rows, sizes = stretch.rows, stretch.sizes
+        row, size = rows[begin - 1], sizes[begin - 1]
+        end = min(
+            bisect_right(rows, row + _ROWS - self.rows, begin),
+            bisect_right(sizes, size + _BYTES - self.bytes, begin),
+            max(begin, begin + _SEGMENTS - len(self.parts)),
+            len(rows),
+        )
+        if end == begin:
+            return begin, 0
+        self.parts += zip(stretch.segments[begin:end], stretch.records[begin:end], strict=True)
+        self.rows += rows[end - 1] - row
+        self.bytes += sizes[end - 1] - size
+        return end, sizes[end - 1] - size
 
 
 class _Transactions:
@@ -206,19 +248,27 @@ class _Transactions:
         """By the space's place, and the partition."""
         self._bytes = 0
 
-    def cut(self, runs: Iterator[_Run]) -> Iterator[tuple[int | None, _Open]]:
+    def cut(self, stretches: Iterator[_Stretch]) -> Iterator[tuple[int | None, _Open]]:
         bucket: int | None = None
-        for run in runs:
-            if run.bucket != bucket:
+        for stretch in stretches:
+            if stretch.bucket != bucket:
                 for full in self._rest():
                     yield bucket, full
-                bucket = run.bucket
-            key = self._key(run)
-            if self._fits(self._open.get(key), run.segment, len(run.records), run.size):
-                self._put(key, run, run.records, run.size)
-            else:
-                for full in self._split(key, run):
-                    yield bucket, full
+                bucket = stretch.bucket
+            at, count = 0, len(stretch.segments)
+            while at < count:
+                run = stretch.run(at)
+                key = self._key(run)
+                if self._fits(self._open.get(key), run.segment, len(run.records), run.size):
+                    self._put(key, run, run.records, run.size)
+                else:
+                    for full in self._split(key, run):
+                        yield bucket, full
+                at += 1
+                # Most rows come here: they go together into the one transaction that is being gathered.
+                if at < count and self._count == 1 and len(self._open) == 1:
+                    at, size = self._open[key].add_some(stretch, at)
+                    self._bytes += size
         for full in self._rest():
             yield bucket, full
 
@@ -293,7 +343,7 @@ def _partitions(store: Store, space: str, partitions: int) -> int:
     return len(known.partitions) if known else 1
 
 
-def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]:
+def _stretches(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Stretch]:
     """ValueError for a row that cannot be written."""
     import pyarrow as pa
 
@@ -316,19 +366,21 @@ def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]
                 if (_uuid(text) if name == "store" else text) != target:
                     raise ValueError(f"a row has {name} = {text}{elsewhere(name, str(target))}")
         metadata = columns.get("metadata")
+        payloads: list[bytes] = columns["payload"]
+        if metadata is None:
+            records = [*map(Record, payloads)]
+        else:
+            records = [
+                Record(payload, dict(pairs) if pairs else None)
+                for payload, pairs in zip(payloads, metadata, strict=True)
+            ]
         buckets, stores, spaces, segments = (
             columns.get(name, [None] * batch.num_rows) for name in (_BUCKET, "store", "space", "segment")
         )
-        begin = 0
-        for end in _ends(batch):
-            payloads = columns["payload"][begin:end]
-            if metadata is None:
-                records = list(map(Record, payloads))
-            else:
-                records = [
-                    Record(payload, dict(pairs) if pairs else None)
-                    for payload, pairs in zip(payloads, metadata[begin:end], strict=True)
-                ]
+        sums = [*accumulate(map(len, payloads), initial=0)]
+        all_ends = _ends(batch, (_BUCKET, "store", "space", "segment"))
+        begin = first = 0
+        for end in _ends(batch, (_BUCKET, "store", "space")):
             given = (stores[begin], spaces[begin])
             place = places.get(given)
             if place is None:
@@ -337,19 +389,27 @@ def _runs(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Run]
                 assert store is not None
                 assert space is not None
                 place = places[given] = (store, space)
-            yield _Run(buckets[begin], place, segments[begin], records, sum(map(len, payloads)))
-            begin = end
+            last = bisect_left(all_ends, end, first) + 1
+            ends = all_ends[first:last]
+            if len(ends) == end - begin:
+                grouped, named = [[record] for record in records[begin:end]], segments[begin:end]
+            else:
+                starts = [begin, *ends[:-1]]
+                grouped = [records[start:stop] for start, stop in zip(starts, ends, strict=True)]
+                named = [segments[start] for start in starts]
+            yield _Stretch(buckets[begin], place, named, grouped, ends, [sums[stop] for stop in ends], sums[begin])
+            begin, first = end, last
         before += batch.num_rows
 
 
-def _ends(batch: pa.RecordBatch) -> list[int]:
-    """Return the ends of runs of rows of one segment."""
+def _ends(batch: pa.RecordBatch, names: Sequence[str]) -> list[int]:
+    """Return the ends of runs of rows that are alike in the columns `names`."""
     import numpy as np
     import pyarrow.compute as pc
 
     count = batch.num_rows
     breaks = np.zeros(max(0, count - 1), dtype=bool)
-    for name in (_BUCKET, "store", "space", "segment"):
+    for name in names:
         if name in batch.schema.names and count > 1:
             column = batch[name]
             breaks |= pc.not_equal(column.slice(1), column.slice(0, count - 1)).to_numpy(zero_copy_only=False)
@@ -361,6 +421,19 @@ def _uuid(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise ValueError(f"the column 'store' holds {text[:60]!r}, which is no UUID") from None
+
+
+@contextmanager
+def _collected_seldom() -> Iterator[None]:
+    """Look for unreachable cycles a few times for each transaction, not some hundred times: rows make none, and each
+    look goes through all that are held. A worker of Spark runs one task at a time."""
+    before = gc.get_threshold()
+    if before[0]:
+        gc.set_threshold(max(before[0], _UNCOLLECTED), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Writer:
@@ -378,15 +451,18 @@ class _Writer:
             batches = self._in_order(batches)
         rows = count = chunk = 0
         bucket = None
-        with self.options.client() as client:
-            for bucket_, gathered in _Transactions(self.options, client).cut(_runs(batches, self.options)):
+        with _collected_seldom(), self.options.client() as client:
+            for bucket_, gathered in _Transactions(self.options, client).cut(_stretches(batches, self.options)):
                 chunk = chunk + 1 if bucket_ == bucket else 0
                 bucket = bucket_
                 place = f"t{task}" if bucket is None else f"b{bucket}"
                 key = f"{LASTING}{name}/{place}/{chunk}"
                 with client.store(gathered.store).transaction(gathered.space, idempotency_key=key) as trx:
-                    for segment, records in gathered.parts:
-                        trx.produce(segment, records)
+                    if current_hook() is None:
+                        add_all(trx, gathered.parts)
+                    else:
+                        for segment, records in gathered.parts:
+                            trx.produce(segment, records)
                 rows += gathered.rows
                 count += 1
         return Written(rows, count)
