@@ -1,4 +1,4 @@
-"""The time that a storage service tells in its answers: the one clock that all who use it share."""
+"""The time in a storage service's answers: the one clock that all its users share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ServiceClock", "ServiceTime"]
 
 
 class ServiceTime(NamedTuple):
-    """The service's time as its answers have told it, in seconds of the service's own clock, whatever its epoch."""
+    """The service's time as its answers gave it, in seconds of the service's own clock, with any epoch."""
 
     earliest: float
     latest: float
@@ -19,7 +19,7 @@ class ServiceTime(NamedTuple):
 
 
 class ServiceClock:
-    """For a backend whose service dates its answers, as HTTP does. One a process; safe between its threads."""
+    """The clock of a service that dates its answers, as HTTP does. One in each process; safe between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""A space as this process knows it: its settings, its partitions, and who commits to them."""
+"""A space as this process knows it: its settings, its partitions and their committers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _merge_some(partition: Partition) -> bool:
 def open_space(
     context: Context, space: str, node: bytes, most_bytes: int, segments: tuple[str, ...] | None = ()
 ) -> Space | None:
-    """The space, or None if nobody created it. Its first partition's head says what it is made of; the log of that one
+    """The space, or None if it does not exist. Its first partition's head holds its settings. The log of that partition
     is read too, unless `segments` are on another one, or None."""
     first = Partition(context, space, 0, Settings())
     first.read_head()
@@ -150,9 +150,10 @@ def new_incarnation() -> bytes:
 
 
 def create_space(backend: Backend, clock: Clock, space: str, settings: Settings, *, exact: bool) -> None:
-    """Make the space's rows. With `exact`, SpaceExists if it has other settings.
+    """Create the space's rows. With `exact`, SpaceExists if it has other settings.
 
-    Of several at once one decides on the incarnation: the catalog's row does, and the head repeats it.
+    If several processes create it at once, one of them chooses the incarnation: the catalog's row holds it, and the
+    head repeats it.
     """
     key, first = space_key(space), bytes(partition_key(space, 0))
     settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
@@ -188,7 +189,9 @@ def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
 
     if not had_head(backend, partition, seed_of(settings, partition)):
         return False
-    return backend.get(partition, [bytes(HEAD)])[0] is None  # whoever makes the space now puts it before all else
+    return (
+        backend.get(partition, [bytes(HEAD)])[0] is None
+    )  # a process that creates the space now puts it before all else
 
 
 def _put_once(backend: Backend, clock: Clock, partition: bytes, key: bytes, data: bytes) -> bool:

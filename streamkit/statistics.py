@@ -21,25 +21,25 @@ class Statistics(msgspec.Struct, frozen=True):
     entries: int = 0
     """Entries committed."""
     conflicts: int = 0
-    """Commits that met another writer's and were made again or refused."""
+    """Commits that met another writer's commit, and were repeated or refused."""
     retries: int = 0
-    """Requests made again after throttling or an error."""
+    """Requests repeated after throttling or an error."""
     settled: int = 0
-    """Commits whose answer was lost, and that were settled by reading back."""
+    """Commits whose answer was lost, and whose outcome was read back."""
     posted: int = 0
-    """Requests that were left in an inbox for another process to commit."""
+    """Requests that this process left in an inbox, for another process to commit."""
     combined: int = 0
     """Requests of other processes that this one has committed with its own."""
     handed_over: int = 0
     """Times that this process had another one write the next transaction of a contended partition."""
     taken_over: int = 0
-    """Times that it wrote in the place of one that was to and did not."""
+    """Times that this process wrote because the named process did not."""
     upkeeps: int = 0
-    """Times that the index was brought forward behind the log."""
+    """Times that the index was brought up to the log."""
     upkeep_failures: int = 0
-    """Times that it could not be; it will be tried again."""
+    """Times that this failed; it is tried again."""
     cache_hits: int = 0
-    """Statuses and last entries that were known already."""
+    """Statuses and last entries that were found in memory."""
     cache_misses: int = 0
 
 

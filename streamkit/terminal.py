@@ -8,7 +8,7 @@ __all__ = ["json_escaped", "visible"]
 
 _MEANINGFUL = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: they move the cursor, set colours and titles, and more
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # they change the direction in which what follows is shown
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # they change the direction of the following text
     "\u2028\u2029"  # they end a line
     "\ud800-\udfff"  # they are no text, and could not be written
 )
@@ -16,7 +16,7 @@ _pattern = re.compile(f"[{_MEANINGFUL}]")
 
 
 def visible(text: str) -> str:
-    r"""`text` on one line, with what a terminal would interpret written as Python writes it: \x1b, \u202e, \n."""
+    r"""`text` on one line, with control characters written as Python writes them: \x1b, \u202e, \n."""
     if text.isascii() and text.isprintable():
         return text
     return _pattern.sub(lambda found: repr(found[0])[1:-1], text)

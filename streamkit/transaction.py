@@ -1,4 +1,4 @@
-"""Transactions over several segments: what they gather, and how they end."""
+"""Transactions over several segments."""
 
 from __future__ import annotations
 

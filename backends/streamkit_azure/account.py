@@ -30,7 +30,8 @@ _EMULATOR_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/
 
 @dataclass(frozen=True)
 class Account:
-    """A storage account and what is ours in it. Without `key` and `sas`, the environment's Entra identity is used."""
+    """A storage account and the names of our tables and blobs in it. Without `key` and `sas`, the environment's Entra
+    identity is used."""
 
     name: str
     prefix: str
@@ -62,7 +63,7 @@ class Account:
         return self.prefix + store.hex
 
     def store(self, table: str) -> UUID | None:
-        """The store whose table it is; None for another's table."""
+        """The store of a table; None for a foreign table."""
         found = re.fullmatch(re.escape(self.prefix) + "([0-9a-f]{32})", table)
         return UUID(found[1]) if found else None
 

@@ -1,8 +1,8 @@
 """Values too big for a table row, each in a blob of its own that is never changed.
 
-A blob is written before the row that refers to it and removed after it. What a crash in between leaves behind is
-referred to by nothing, and is removed by the next scrub (see leftovers.py). A blob is not removed when its row's write
-was refused: the refusal may be the answer to a second copy of the request, and the first may have been applied.
+A blob is written before the row that refers to it and removed after it. A blob that a crash in between leaves is
+unreferenced, and the next scrub removes it (see leftovers.py). A blob is not removed when its row's write was refused:
+the refusal may be the answer to a second copy of the request, and the first may have been applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Bodies", "folder", "make_container"]
 
 
 def make_container(clients: Clients, where: str) -> None:
-    """Create the container of all stores' blobs; one that is there is fine."""
+    """Create the container of all stores' blobs. An existing one is no error."""
     with foreign(where):
         try:
             clients.container.create_container()
@@ -34,7 +34,7 @@ def make_container(clients: Clients, where: str) -> None:
 
 
 _SLOWEST = 1 << 18
-"""Bytes a second. What is called the timeout of connecting also limits how long a body may take to be sent."""
+"""Bytes a second. The SDK's connection timeout also limits the time for sending a body."""
 
 
 def folder(store: UUID) -> str:

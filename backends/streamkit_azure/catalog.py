@@ -1,7 +1,7 @@
-"""The stores of an account: which there are, and the removal of one.
+"""The stores of an account: listing and deleting them.
 
-A store is its table. Where rows are to outlive it, the table stays with them and with a mark that tells how many they
-are: while there are no more, the store is gone.
+A store is its table. If rows must outlive it, the table stays with them and with a mark that holds their count: while
+it has no more rows than that, the store counts as deleted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _exists(table: TableClient, account: Account) -> bool:
 
 
 def delete(clients: Clients, account: Account, store: UUID, keep: Collection[tuple[bytes, bytes]]) -> None:
-    """The table first: with it the store is gone for every reader, and what follows only frees space."""
+    """The table first: without it no reader sees the store, and the next steps only free space."""
     spared = {(encode_partition(partition), encode_key(key)) for partition, key in keep}
     kept = _delete_rows(clients, account, spared) if spared else {}
     with foreign(account.tables):
@@ -81,7 +81,7 @@ _Address = tuple[str, str]
 
 
 def _delete_rows(clients: Clients, account: Account, spared: set[_Address]) -> dict[_Address, Body | None]:
-    """Remove all rows but these. Those of them that are there, and the blobs that they refer to."""
+    """Remove all rows but these. Return those of them that exist, and the blobs that they refer to."""
     kept: dict[_Address, Body | None] = {}
 
     def remove(row: _Address) -> None:

@@ -39,7 +39,7 @@ _SKEW = 300.0
 
 
 def code_of(error: BaseException) -> str:
-    """Azure's name for what went wrong, or ""."""
+    """Azure's name of the error, or ""."""
     code = getattr(error, "error_code", None)
     if code is None and isinstance(error, HttpResponseError) and error.response is not None:
         code = _code_in(error.response)  # where an entity is created the SDK does not look for it

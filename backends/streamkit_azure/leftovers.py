@@ -20,7 +20,7 @@ puts its blob again."""
 
 def remove_leftovers(clients: Clients, bodies: Bodies, reader: Reader, where: str) -> str | None:
     """Remove them, and say how many are too young to be removed; None if none is."""
-    stored = bodies.stored()  # before the rows: what is written meanwhile is not in it
+    stored = bodies.stored()  # before the rows, so that it has no blob that is written meanwhile
     if not stored:
         return None
     named = reader.all_bodies()
@@ -42,7 +42,7 @@ def remove_leftovers(clients: Clients, bodies: Bodies, reader: Reader, where: st
         return None
     return (
         f"{where} holds {young} blobs that no row refers to: large values that are being written, or that a stopped "
-        "process has left. They may hold what was erased. Erase the same again in an hour to remove them"
+        f"process has left. They may hold erased entries. Repeat the erasure in an hour to remove them"
     )
 
 

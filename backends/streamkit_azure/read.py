@@ -40,7 +40,7 @@ class Reader:
         return self._each(lambda key: self._value(partition, key), keys)
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
-        """A range whose etag says which blob the value is in costs one request; for the others the rows are read."""
+        """A range whose etag names the blob of the value costs one request; for the others the rows are read."""
         for wanted in ranges:
             if wanted.start < 0 or wanted.length < 0:
                 raise ValueError(f"start and length of a range are zero or more: {wanted}")
@@ -67,7 +67,7 @@ class Reader:
         return found
 
     def _moved(self, partition: bytes, wanted: Range, missing: Body) -> bytes | None:
-        """A range whose blob is gone. None if the row is gone too, or is not the one that was meant."""
+        """A range whose blob is missing. None if the row is missing too, or is another one by now."""
         if self._again(partition, wanted.key, missing) is None or Body.of_etag(wanted.etag) is not None:
             return None
         return self.read(partition, [wanted])[0]

@@ -1,4 +1,4 @@
-"""A row as a table entity: what is in it, and what is too big for it.
+"""A row as a table entity. A large value is in a blob.
 
 | property | is |
 |---|---|

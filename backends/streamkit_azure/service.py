@@ -1,4 +1,4 @@
-"""The SDK's clients for one account, made when they are first needed, in each process anew."""
+"""The SDK's clients for one account. Each process makes its own, at the first use."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Service:
             raise StoreClosed(f"the client of the account {self.account.name!r} was closed; connect again")
 
     def clients(self, store: UUID | None, counts: Counter[str]) -> Clients:
-        """Those of `store`; None: for what concerns all stores. StoreClosed after close."""
+        """The clients of `store`; None: those for all stores. StoreClosed after close."""
         self.check_open()
         process = os.getpid()
         shared = self._shared.get(process)

@@ -1,4 +1,4 @@
-"""One store: a table, and blobs for what does not fit into its rows."""
+"""One store: a table, and blobs for values that do not fit into its rows."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _THREADS = 32
 
 
 class Threads:
-    """Threads are started when they are needed. After close, and for what close cancelled, StoreClosed."""
+    """Threads are started when they are needed. StoreClosed after close, and for calls that close cancelled."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="streamkit-azure")

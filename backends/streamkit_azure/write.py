@@ -56,7 +56,7 @@ class Writer:
             if not answer.get("etag"):
                 raise Ambiguous(f"{self._where} answered a write without an etag; it may have been applied")
             if body is not None and _time(clients) - begun > WRITING / 2:
-                # It could be taken for left behind before its row was there.
+                # It could be removed as a leftover before its row existed.
                 with foreign(self._where, writing=True):
                     self._bodies.put(value, body)
             if etag and (replaced := Body.of_etag(expect)):
@@ -83,7 +83,7 @@ class Writer:
                     raise
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
-        """Rows first, several at once, and then their blobs: what a crash leaves is referred to by nothing."""
+        """Rows first, several at once, and then their blobs: a blob that a crash leaves is unreferenced."""
         keys = list(dict.fromkeys(keys))
         if not keys:
             return

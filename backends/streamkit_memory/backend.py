@@ -26,7 +26,8 @@ def _check_address(partition: bytes, keys: Sequence[bytes]) -> None:
 
 
 class MemoryBackend:
-    """Made by `MemoryDriver.open`. What the contract forbids raises ValueError, so that tests find it."""
+    """A store in memory, from `MemoryDriver.open`. Arguments that the contract forbids raise ValueError, so that tests
+    find them."""
 
     def __init__(
         self,

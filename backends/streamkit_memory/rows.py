@@ -23,7 +23,7 @@ class Rows:
         self._last: bytes | None = None
         """The greatest key that was put with NEXT."""
         self._change: tuple[bytes, Value | None, bool] | None = None
-        """A write from the moment on that it counts; whoever comes next ends it, if its own thread did not."""
+        """A write that has taken effect. If its own thread was stopped, the next one completes it."""
 
     @property
     def empty(self) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Service", "tokens"]
 
-# One counter for all: a token grows for ever, also when the store is deleted in between.
+# One counter for all: tokens always grow, also if the store is deleted in between.
 tokens: Iterator[int] = count(1)
 
 
@@ -45,7 +45,7 @@ class Service:
         self.kept[store][partition] = self.kept[store].get(partition, 0) + 1
 
     def is_deleted(self, store: UUID) -> bool:
-        """True if nothing is in it but what was kept."""
+        """True if it has only the rows that a deletion kept."""
         kept = self.kept.get(store, {})
         return bool(kept) and all(len(rows) <= kept.get(at, 0) for at, rows in self.stores[store].items())
 

@@ -5,7 +5,7 @@ profile, role of the function or machine), never from the URL.
 
 One row is one object, and one PUT with `If-None-Match: *` is a whole commit:
 
-| object, below `<prefix>/<store>/` | what it is |
+| object, below `<prefix>/<store>/` | meaning |
 |---|---|
 | `p.<partition>/<key>` | a row; the key in a base64 whose order as text is the order of the bytes |
 | `h.<partition>/<key>` | the same, where the partition is too long: its beginning and a digest |

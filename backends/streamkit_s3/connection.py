@@ -75,7 +75,7 @@ class Task(Generic[T]):
 
 
 class Connection:
-    """Makes its client at the first call, in every process anew. Safe to share between threads."""
+    """A connection to a bucket. Each process makes its own client at the first call. Safe to share between threads."""
 
     def __init__(self, target: Target, timeout: float) -> None:
         self.target = target
@@ -87,7 +87,7 @@ class Connection:
     def process(self) -> Process:
         pid = os.getpid()
         found = self._processes.get(pid)
-        # Without a lock: it could be held, for ever, by a thread that the fork left behind.
+        # Without a lock: a thread that the fork left behind could hold it for ever.
         return self._processes.setdefault(pid, Process()) if found is None else found
 
     def check_open(self) -> None:

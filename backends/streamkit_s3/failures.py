@@ -147,7 +147,7 @@ def translate(error: Exception, request: Request, target: Target) -> Exception:
             | HTTPError()
             | HTTPException()
             | OSError()
-            # The SDK reads what is left of a header that was cut.
+            # The SDK reads the rest of a truncated header.
             | ValueError()
             | LookupError()
         ):
@@ -252,9 +252,8 @@ def _is_credentials(error: Exception) -> bool:
 
 
 def _has_no_proxy(error: Exception) -> bool:
-    """True if there was no connection to the proxy, or none through it, so that nothing was sent.
-
-    A connection that breaks later is called the same: urllib3 has forgotten by then that it was there.
+    """True if there was no connection to the proxy, or none through it, so that nothing was sent. A connection that
+    breaks later has the same error: urllib3 no longer knows by then that it existed.
     """
     from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 

@@ -1,8 +1,8 @@
 """The layout of rows: partitions and keys as object names, in the same order and without collisions.
 
-No part of a name between slashes is longer than 253 bytes: services that keep objects as files take 255. A key that is
-longer goes on behind "!/", always at the same place, so that the order stays; as no other part ends with "!", none is
-an object and a folder at once.
+No part of a name between slashes is longer than 253 bytes: services that keep objects as files take 255. A longer key
+continues after "!/", always at the same place, so that the order stays. No other part ends with "!", so no name is an
+object and a folder at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode(key: bytes) -> str:
 
 
 def decode(text: str) -> bytes | None:
-    """The inverse of `encode`; None for what it never makes."""
+    """The inverse of `encode`; None for a name that it never makes."""
     if text == "-":
         return b""
     joined = text.replace(_SPLIT, "")
@@ -66,7 +66,7 @@ def decode(text: str) -> bytes | None:
 
 
 def check_address(partition: bytes, keys: Iterable[bytes]) -> None:
-    """ValueError for what is too long to be a row's address."""
+    """ValueError for a partition or key that is too long."""
     if len(partition) > _LONGEST:
         raise ValueError(f"a partition has at most {_LONGEST} bytes, not {len(partition)}")
     for key in keys:

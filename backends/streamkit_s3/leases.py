@@ -82,7 +82,7 @@ class Leases:
         holder, _, etag = grant.handle.partition(" ")
         written = self._swap(grant.name, etag, lease)
         if written is None:
-            # An earlier renewal may have been applied though its caller was told that it failed.
+            # An earlier renewal may have been applied although its caller got an error.
             found = self._read(grant.name)
             if found is not None and found.lease.holder == holder:
                 written = self._swap(grant.name, found.etag, lease)

@@ -83,7 +83,7 @@ class Marker:
             self._look()
 
     def ensure(self) -> None:
-        """Before a put: the marker is there, made if it was not."""
+        """Make sure, before a put, that the marker exists."""
         known = self._known
         if known.there:
             return

@@ -84,7 +84,7 @@ def _no_expect(params: Any, **_: Any) -> None:
 
 
 def _count(client: Any, counts: Counts) -> None:
-    """Count what goes over the wire on the meter of the thread that sends."""
+    """Count the requests and bytes on the meter of the sending thread."""
 
     def sent(request: Any, **_: Any) -> None:
         kind: str = request.method

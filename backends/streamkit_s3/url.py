@@ -19,7 +19,7 @@ _FORM = "s3://bucket/prefix or s3://bucket?endpoint_url=http://127.0.0.1:9000"
 def target_of(url: str) -> tuple[Target, str]:
     """The bucket, and the prefix in it, of `s3://bucket[/prefix][?endpoint_url=...][&region=...]`.
 
-    ValueError for what is no such URL.
+    ValueError for another URL.
     """
     try:
         parts = split_url(url)

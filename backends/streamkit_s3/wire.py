@@ -163,7 +163,7 @@ class _Line:
         raise Cut("cut in the headers")
 
     def _body(self, status: int, headers: Mapping[str, str]) -> tuple[bytes, bool]:
-        """The body, and True if its end was told other than by the end of the connection."""
+        """The body, and True if its end was known by other means than the end of the connection."""
         if status in (204, 304):
             return b"", True
         if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -204,7 +204,7 @@ class _Line:
         return line[:_LINE]
 
     def _more(self) -> bool:
-        """Receive what has arrived. False at the end of the connection."""
+        """Receive the bytes that have arrived. False at the end of the connection."""
         part = self._socket.recv(_LINE)
         self._received = self._received[self._at :] + part
         self._at = 0

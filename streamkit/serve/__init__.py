@@ -37,9 +37,9 @@ def app(
     `client`: from `streamkit.aio.connect`, or its URL (None: STREAMKIT_URL, else ./streamkit-data). A client that is
     given stays open when the application ends. `store`: the UUID of the store that `_` names in paths. `clock`: the
     time by which streams expire. `keys`: the file of keys that callers need; `tokens`: verifies JWT beside or in place
-    of them. Without both everything is open to everybody. `hosts`: the names by which it may be asked for; none: any.
-    `origins`: sites whose pages may use it. `topics`: it also has `/v0`, the interface of topics. `console`: it
-    also has `/console/`, pages for browsers.
+    of them. Without both, every caller may do everything. `hosts`: the host names that requests may use; none: any.
+    `origins`: sites whose pages may use it. `topics`: it also has `/v0`, the interface of topics. `console`: it also
+    has `/console/`, pages for browsers.
     """
     router = Router()
     service = Service(client, store, limits or Limits())

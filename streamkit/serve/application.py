@@ -50,7 +50,7 @@ class Application:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self.service.client  # noqa: B018  (connects, so that a wrong URL is told now)
+                self.service.client  # noqa: B018  (connects, so that a wrong URL is refused now)
                 for begin in self.service.on_start:
                     begin(self.service)
                 await send({"type": "lifespan.startup.complete"})

@@ -11,13 +11,12 @@ from msgspec import UNSET, Raw, UnsetType
 __all__ = ["is_longer"]
 
 _MOST = 100_000
-"""A limit above it is checked only when the elements are there."""
+"""A limit above this is checked only after the elements were decoded."""
 
 
 def is_longer(array: bytes | Raw, most: int) -> bool:
-    """True if a JSON array has more than `most` elements (0: any number). It is read no further than that.
-
-    False for a text that is no array, or is malformed: whoever decodes it says so.
+    """True if a JSON array has more than `most` elements (0: any number). It is read no further than that. False for a
+    text that is no array, or is malformed: the decoder refuses it.
     """
     data = bytes(array) if isinstance(array, Raw) else array
     if not 0 < most <= _MOST or data.count(b",") < most or data.lstrip(b" \t\r\n")[:1] != b"[":

@@ -1,4 +1,4 @@
-"""Entries as JSON: one of `json`, `text` and `base64` is the payload, by what it holds."""
+"""Entries as JSON. The payload is one of `json`, `text` and `base64`, by its content."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Gate:
             self._held = priority, now + _HOLD
 
     def _highest(self) -> int:
-        """The highest priority of a request that is there, or was a moment ago."""
+        """The highest priority of the present requests and of recent ones."""
         highest = max(self._present, default=_LOWEST)
         held, until = self._held
         if held > highest and self._lag >= _LAG and time.monotonic() < until:
@@ -152,8 +152,9 @@ class Gate:
         return priority < self._highest() and self.is_busy
 
     async def wait(self, priority: int) -> None:
-        """Return when no request of a higher priority is there, when the process is not busy any more, or when the
-        request has waited for as long as its priority says. Those that wait go on by priority, then in their order."""
+        """Return when there is no request of a higher priority, when the process is not busy any more, or when the
+        request has waited for as long as its priority says. Waiting requests continue by priority, then in their
+        order."""
         loop = asyncio.get_running_loop()
         patience = min((self._highest() - priority) * _STEP, _LONGEST)
         waiting = _Waiting((-priority, next(self._numbers)), loop.create_future(), time.monotonic() + patience)
@@ -197,7 +198,7 @@ class Gate:
         self._count(priority, -1)
 
     def resume(self, access: Access, priority: int) -> None:
-        """It goes on."""
+        """Let the request continue."""
         self.resting -= 1
         self._count(priority, 1)
 

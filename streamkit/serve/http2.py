@@ -1,7 +1,7 @@
 """HTTP/2 on the same port: with prior knowledge, and over TLS by ALPN.
 
-uvicorn's protocol, with what it lacks: limits of headers and of resets; responses that wait for their client's credit;
-an end of clients that do not read.
+It adds to uvicorn's protocol: limits of headers and of resets; responses that wait for their client's credit; an end of
+clients that do not read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Cycle(RequestResponseCycle):
         await self._credit()
 
     async def _credit(self) -> None:
-        """Wait until the client has taken what was written. A client that takes nothing is given up."""
+        """Wait until the client has taken the written bytes. A client that takes nothing is given up."""
         while not self.disconnected and (before := self._parked()) >= _PIECE:
             self.credit.clear()
             try:

@@ -147,7 +147,7 @@ class KeyFile:
             finally:
                 if fcntl is not None:
                     os.close(handle)
-                self._stamp = None  # what was changed here holds here at once
+                self._stamp = None  # a change by this process holds here at once
 
     def _write(self, keys: list[Key]) -> None:
         data = msgspec.json.format(msgspec.json.encode(_Stored(1, keys)))

@@ -24,7 +24,7 @@ class _Series:
 
 
 class Metrics:
-    """Counts what a process has answered, by method, route and status."""
+    """Counts of a process's answers, by method, route and status."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
@@ -57,7 +57,7 @@ class Metrics:
         return [(count, {"code": code}) for code, count in list(self.refusals.items())]
 
     def text(self, service: Service) -> str:
-        """All of it, and what the service has open."""
+        """All counts, and the number of open stores and streams of the service."""
         return "\n".join([*self._lines(service), ""])
 
     def _lines(self, service: Service) -> Iterator[str]:

@@ -61,5 +61,5 @@ class OpenedGroups:
 def missing(space: str, name: str | None) -> Problem:
     """The problem of a request about a group or queue that does not exist."""
     if name is None:
-        return Problem("not-found", f"there is no queue {space!r}; PUT makes it")
-    return Problem("not-found", f"the space {space!r} has no group {name!r}; PUT makes it")
+        return Problem("not-found", f"there is no queue {space!r}; PUT creates it")
+    return Problem("not-found", f"the space {space!r} has no group {name!r}; PUT creates it")

@@ -1,4 +1,4 @@
-"""uvicorn's protocol, with what it lacks: limits of headers, trailers and of their time; an end of clients that do not
+"""uvicorn's protocol with additions: limits of headers, of trailers and of their time; an end of clients that do not
 read; refusals of messages that proxies may understand in another way; whole answers in one write."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A request: what a handler asks of it. Nothing is parsed before it is asked for."""
+"""A request as handlers see it. Nothing is parsed before a handler asks for it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Request:
     # -- headers ------------------------------------------------------------------------------------------------
 
     def header(self, name: bytes) -> bytes | None:
-        """The value of a header, by its name in lower case; None if it is absent. A Problem if it is there twice."""
+        """The value of a header, by its name in lower case; None if it is absent. A Problem if it occurs twice."""
         found = self._named.get(name)
         if found is not None and self._has_repeated and sum([key == name for key, _ in self.headers]) > 1:
             raise Problem("invalid-request", f"the header {name.decode()} is given more than once")
@@ -175,7 +175,7 @@ class Request:
         try:
             waits_for = next(receiving)
         except StopIteration as received:
-            # It was there already, as it mostly is: no timer is needed.
+            # It had arrived already, as is usual: no timer is needed.
             first: Any = received.value
             if first["type"] == "http.request" and not first.get("more_body"):
                 data: bytes = first.get("body", b"")
@@ -234,7 +234,7 @@ class Request:
         return stream
 
     def end(self) -> None:
-        """Give back what the request has taken, however it ended."""
+        """Release the resources of the request, however it ended."""
         if self.opened is not None:
             self.opened.close()
         if self._is_counted:
@@ -268,7 +268,7 @@ class _Resumed:
         try:
             yield self._waits_for
         except BaseException as error:
-            # Cancelled meanwhile: the awaitable is told as if it had been awaited all the time.
+            # Cancelled meanwhile: the awaitable is cancelled as if it had been awaited all the time.
             try:
                 waits_for = self._rest.throw(error)
             except StopIteration as ended:

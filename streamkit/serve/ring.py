@@ -80,7 +80,7 @@ class Batch:
 class Ring:
     """Holds the latest batches of one space, at most `most` bytes of them, and wakes its listeners.
 
-    Batches are numbered from 0: `first` is the oldest one that is there, `end` the number of the next one. Every entry
+    Batches are numbered from 0: `first` is the oldest one in the ring, `end` the number of the next one. Every entry
     that is committed after `start` has returned comes in a batch from the `end` of that moment on.
     """
 
@@ -123,7 +123,7 @@ class Ring:
                     offset = last.space_offset
                 async for found in self.store.follow_space(self.space, offset=offset, gaps="yield"):
                     if not self._found:
-                        # The follower hands out what it found at once without a pause: this is called after it.
+                        # The follower hands out the entries of one look without a pause: this is called after it.
                         asyncio.get_running_loop().call_soon(self._publish)
                     self._found.append(Item(found, self._encode(found)))
                     if type(found) is Entry:
@@ -144,7 +144,7 @@ class Ring:
         self.error = error
         if not starting.done():
             starting.set_exception(error)
-            starting.exception()  # whoever waits is told; nobody may be waiting
+            starting.exception()  # waiters are woken; there may be none
         self.wake_all()
 
     def _publish(self) -> None:

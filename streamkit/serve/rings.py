@@ -1,4 +1,4 @@
-"""The rings of a process: one for each space that somebody follows."""
+"""The rings of a process: one for each space that has a follower."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Rings:
             if ring is not None and not ring.listeners:
                 del self._rings[key]
                 ring.stop()
-                # A connection whose first page takes so long listens only later: it must not wait for ever.
+                # A connection whose first page takes this long listens only later: it must not wait for ever.
                 ring.end_with(Unavailable("nobody followed the space for a while; connect again"))
         self._first = {key: id for key, id in self._first.items() if key in self._rings}
         self._idle = {key for key, ring in self._rings.items() if not ring.listeners}

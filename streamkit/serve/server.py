@@ -85,7 +85,7 @@ def prepare() -> None:
     # Requests leave few cycles. Collections after every 700 objects took a seventh of a server's time.
     gc.freeze()
     gc.set_threshold(10_000)
-    # Each of two dozen threads gets an arena of its own, which keeps what it once needed for a page or an upkeep.
+    # Each of two dozen threads gets its own arena, which keeps the memory that a page or an upkeep once needed.
     with contextlib.suppress(AttributeError, OSError):  # not glibc
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
@@ -112,7 +112,7 @@ def make_application(options: Options) -> Application:
     if options.is_open:
         if not _is_loopback(options.host):
             raise PermanentError(
-                f"the server will not listen on {options.host} without keys: everybody who reaches it could read and "
+                f"the server will not listen on {options.host} without keys: every caller could read and "
                 "delete everything. Make a key (streamkit keys create FILE --scope read) and give --keys FILE, or "
                 "listen on 127.0.0.1"
             )
@@ -139,9 +139,9 @@ def make_application(options: Options) -> Application:
         if not application.service.keys.path.exists():
             raise PermanentError(
                 f"{options.keys} does not exist, so no request would be allowed; `streamkit keys create {options.keys} "
-                "--scope read` makes it"
+                "--scope read` creates it"
             )
-        keys = application.service.keys.read()  # a damaged file is told now
+        keys = application.service.keys.read()  # a damaged file is refused now
         if options.code is not None:
             application.service.codes[options.code] = keys[0].id
     return application
@@ -179,7 +179,7 @@ def make_server(
         ) from error
 
     class Server(uvicorn.Server):
-        """uvicorn waits for open streams for ever: they are told to end before it waits for them."""
+        """uvicorn waits for open streams without end, so they are told to end first."""
 
         async def startup(self, sockets: list[Any] | None = None) -> None:
             await super().startup(sockets)

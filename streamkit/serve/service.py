@@ -43,7 +43,7 @@ class Service:
         self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
         self._opened: dict[UUID, float] = {}
         self.is_draining = False
-        """The process is to end: streams say goodbye, and long-polls answer with what they have."""
+        """The process is about to end: streams say goodbye, and long-polls answer with the entries they have."""
         self.on_start: list[Callable[[Service], object]] = []
         """Functions to call when the process starts."""
         self.on_close: list[Callable[[], object]] = []
@@ -188,7 +188,7 @@ class Service:
         return self.keys is None or access is EVERYTHING or access.id.startswith(TOKEN) or self.keys.has(access.id)
 
     def reopen(self, store_id: UUID) -> None:
-        """Have the next request open a store again: what it has open of it was deleted by another process."""
+        """Have the next request open a store again, because another process deleted the open one."""
         store = self._stores.pop(store_id, None)
         if store is not None:
             self.rings.end(store_id, StoreClosed("a space of the store was deleted, so the store is opened again"))
@@ -211,7 +211,7 @@ class Service:
             waiter.wake()
 
     async def close(self) -> None:
-        """Close what the service has opened itself."""
+        """Close the clients and stores that the service opened itself."""
         for end in self.on_close:
             end()
         await self.rings.close()
@@ -230,6 +230,6 @@ def _reading(access: Access) -> frozenset[str]:
 
 
 def _in_background(store: AsyncStore) -> None:
-    """Close a store after what it has under way."""
+    """Close a store after its running calls."""
     closing = asyncio.ensure_future(store.close())
     closing.add_done_callback(lambda closing: closing.cancelled() or closing.exception())

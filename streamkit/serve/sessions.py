@@ -1,7 +1,7 @@
-"""Sessions of the console: a cookie that stands for a key or a token, and only pages of this server may use it.
+"""Sessions of the console: a cookie that stands for a key or a token. Only pages of this server may use it.
 
-A session of a key is signed with what the file of keys has of the key. So any process takes it, it ends when the key
-is revoked, and nothing about it is stored. A session of a JWT is the token itself.
+A session of a key is signed with the stored hash of the key. So every process accepts it, it ends when the key is
+revoked, and nothing about it is stored. A session of a JWT is the token itself.
 """
 
 from __future__ import annotations

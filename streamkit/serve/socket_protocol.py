@@ -1,4 +1,4 @@
-"""uvicorn's protocol of WebSockets, with what it lacks: an end of clients that do not read, and a drain that lets the
+"""uvicorn's protocol of WebSockets with additions: an end of clients that do not read, and a drain that lets the
 application say goodbye."""
 
 from __future__ import annotations

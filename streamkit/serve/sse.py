@@ -47,7 +47,8 @@ def goodbye(reason: str, **fields: object) -> bytes:
 
 
 def _with_retry(events: bytes) -> bytes:
-    """Add the pause before a reconnection to the last event. A browser else waits 3 s, or as long as a bye said."""
+    """Add the pause before a reconnection to the last event. Otherwise a browser waits 3 s, or for the pause of the
+    last bye."""
     return b"%bretry: %d\n\n" % (events[:-1], random.randrange(*_RETRY))
 
 
@@ -59,7 +60,7 @@ class Cursor(Protocol):
         """The segment that it follows; None for whole spaces."""
 
     async def page(self) -> tuple[bytes, bool]:
-        """The events of the next entries from the store, and whether there are no more by now."""
+        """The events of the next entries from the store, and True if there are no more by now."""
 
     def batch(self, at: int, batch: Batch) -> bytes:
         """The events of those entries that were not given yet, of a batch of ring number `at`."""
@@ -69,9 +70,9 @@ class Cursor(Protocol):
 
 
 async def follow(request: Request, rings: Sequence[Ring], cursor: Cursor) -> None:
-    """Stream all that `cursor` gives, from the store until it has caught up, then from the rings, until the end.
+    """Stream all entries of `cursor`: from the store until it has caught up, then from the rings, until the end.
 
-    What is wrong with the place where it begins is raised before the answer begins.
+    A wrong beginning is raised before the answer begins.
     """
     service = request.service
     places = [ring.end for ring in rings]  # whatever is not on the page comes in these batches, or in later ones
@@ -101,7 +102,7 @@ async def follow(request: Request, rings: Sequence[Ring], cursor: Cursor) -> Non
 
 
 async def _live(service: Service, stream: OpenStream, rings: Sequence[Ring], places: list[int], cursor: Cursor) -> None:
-    """Write what comes in the rings from the batches number `places` on, until it falls behind or the process ends."""
+    """Write the batches of the rings from the numbers `places` on, until it falls behind or the process ends."""
     while not (service.is_draining or stream.is_over):
         written: list[bytes] = []
         size = 0

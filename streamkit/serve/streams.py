@@ -55,7 +55,7 @@ class OpenStream(Waiter):
         self.was_cut = False
         """The client did not read, and was given up."""
         self.is_silent = False
-        """Nothing was written for as long as the heartbeat says."""
+        """Nothing was written for the time of the heartbeat."""
         self.writing_since: float | None = None
         """Since when a write waits for the client, by the loop's clock."""
         self.written_at = 0.0

@@ -26,7 +26,7 @@ def export(service: Service) -> None:
         from opentelemetry.metrics import Observation, get_meter
     except ImportError:
         return
-    reference = weakref.ref(service)  # the meter lives as long as the process
+    reference = weakref.ref(service)  # the meter exists until the process ends
 
     def observed(values: Callable[[Service], Values]) -> list[Callable[[Any], Any]]:
         def observe(_: Any) -> list[Observation]:

@@ -1,4 +1,4 @@
-"""JWT bearer tokens, as another way to say what a caller may do. PyJWT verifies them.
+"""JWT bearer tokens: another way to carry a caller's permissions. PyJWT verifies them.
 
 The claim `scope` (text with spaces, or a list) has the scopes, and the stores: `streamkit::*` for all of them,
 `streamkit::{uuid}` for one. The claims `streamkit_spaces` and `streamkit_segments` are lists of prefixes.
@@ -29,8 +29,8 @@ _STORE = "streamkit::"
 class Tokens:
     """Verifies tokens by a shared secret, or by the keys at a JWKS URL. Exactly one of them is given.
 
-    `audience`, `issuer`: what the claims `aud` and `iss` have to name; None: anything. `clock`: by which the keys of
-    the URL grow old.
+    `audience`, `issuer`: the required claims `aud` and `iss`; None: any. `clock`: the clock for the age of the URL's
+    keys.
     """
 
     def __init__(

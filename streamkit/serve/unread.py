@@ -1,4 +1,4 @@
-"""The end of a connection whose client does not read, as a part of a protocol."""
+"""The end of a connection whose client does not read: a part of the protocols."""
 
 from __future__ import annotations
 

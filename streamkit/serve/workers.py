@@ -23,7 +23,7 @@ _PAUSE = 0.5
 
 def serve_by_workers(options: Options, workers: int, started: Callable[[str], object]) -> None:
     """Serve by so many processes until SIGTERM or SIGINT."""
-    make_application(options)  # says now what is wrong with the options
+    make_application(options)  # wrong options are refused now
     with listen(options.host, options.port) as listening:
         listening.set_inheritable(True)
         _Supervisor(options, listening, workers).run(started)

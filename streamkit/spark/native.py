@@ -64,13 +64,13 @@ def read_space(
     `store`: a UUID, several, or "*" for all under the URL; `space` may be "*" too. `columns`: those to read, all if
     empty: store, space, partition, number, index, position, segment, sequence, timestamp, trx_id, trx_node, payload,
     metadata, tier. `since`, `until`: inclusive timestamps (ms, ISO 8601, datetime), or offsets: after and up to them. A
-    datetime without a zone is read as Spark's collect() and toPandas() give it; text must name its zone.
-    `segments`: their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. `filters`: tests of segment,
-    sequence, timestamp, number, partition and keys of metadata, as tuples ("metadata.type", "=", "paid"). A row passes
-    all tests of the list, or, in a list of such lists, all tests of one of them. What is committed when this is
-    called is what the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does;
-    of an empty space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads
-    the cold part too, and the logger `streamkit` says why.
+    datetime without a zone is read like those of Spark's collect() and toPandas(); text must name its zone. `segments`:
+    their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. `filters`: tests of segment, sequence,
+    timestamp, number, partition and keys of metadata, as tuples ("metadata.type", "=", "paid"). A row passes all tests
+    of the list, or, in a list of such lists, all tests of one of them. What is committed when this is called is what
+    the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does; of an empty
+    space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads the cold
+    part too, and the logger `streamkit` says why.
 
     With `schema`, a StructType or DDL text, payloads are JSON documents, and their fields are columns in the place of
     `payload`. A payload that does not fit is kept in the column `bad_payload`; `rescue` names a column for fields that
@@ -186,7 +186,7 @@ def _groups(cold: list[Piece]) -> list[list[Piece]]:
         elif not _whole(piece):
             key = piece
         elif piece.file is not None and "/" in piece.file.path:
-            # Another engine has put it further down, where its path does not tell whose it is.
+            # Another engine has put it further down, and its path does not name its partition.
             key = (piece.store, piece.space)
         groups.setdefault(key, []).append(piece)
     return list(groups.values())
@@ -204,18 +204,19 @@ def _whole(piece: Piece) -> bool:
 
 
 def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) -> DataFrame:
-    """The files as a frame. Where they are many, their directories are listed: one request, not one for each."""
+    """The files as a frame. If there are many, their directories are listed: one request, not one for each file."""
     from pyspark.sql import functions as F
 
     stored = tuple(name for name in COLUMNS if name not in _OWN)
-    # They are names: what a shell reads as a pattern is part of one. None is passed over, whatever the session says.
+    # They are names: characters of shell patterns are part of them. No missing file is ignored, whatever the session's
+    # settings are.
     reader = spark.read.schema(ddl(stored)).option("__globPaths__", "false").option("ignoreMissingFiles", "false")
     directories = {_hadoop(tables[name]) for name in names}
     if len(names) < _FEW * len(directories) or not all(map(is_own_name, names)):
         with _listing_here(spark, local=all(tables[name].directory is not None for name in names)):
             return reader.parquet(*(f"{_hadoop(tables[name])}/{name}" for name in names))
     frame = reader.option("recursiveFileLookup", "true").parquet(*directories)
-    # The list is the frame's own from here on; what it lacks would be rows that are missing.
+    # The list belongs to the frame from here on; a missing file would be missing rows.
     listed = [_tail(path) for path in frame.inputFiles()]
     wanted = {_tail(f"{_hadoop(tables[name])}/{name}") for name in names}
     if missing := wanted.difference(listed):
@@ -270,7 +271,7 @@ def _parquet(
         frame = frame.where(test.spark())
     fixed = {"store": F.lit(str(piece.store)), "space": F.lit(piece.space), "tier": F.lit("cold")}
     if len({(other.store, other.space) for other in group}) > 1:
-        # One scan for all of them: where a file is tells whose it is.
+        # One scan for all of them: a file's path names its partition.
         owners = [(_owner(path), other) for path, other in zip(paths, group, strict=True)]
         known = {owner: (str(other.store), other.space) for owner, other in owners}
         owner = F.element_at(F.split(F.col("_metadata.file_path"), "/"), -3)

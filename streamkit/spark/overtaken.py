@@ -13,7 +13,7 @@ __all__ = ["FilesReplaced", "naming_replaced_files", "planned_again", "replaced"
 T = TypeVar("T")
 _SINCE = "were replaced since this frame was planned"
 _SIGNS = ("FAILED_READ_FILE.FILE_NOT_EXIST", _SINCE)
-"""Spark's name for a file that is gone, and the text of the source, whose errors reach the driver as text."""
+"""Spark's name for a missing file, and the source's text for it: the source's errors reach the driver as text."""
 _ATTEMPTS = 5
 
 

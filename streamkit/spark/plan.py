@@ -83,7 +83,7 @@ class Piece:
     erased: bool = False
     """The file may have rows without payloads: they were erased."""
     named: bool = False
-    """A stream's checkpoint names the place before it: it is an error if what comes after it was removed."""
+    """A stream's checkpoint names the place before it: it is an error if entries after it were removed."""
 
     @property
     def owner(self) -> tuple[UUID, str, int]:
@@ -127,8 +127,8 @@ def spans(client: Client, options: Options, *, named: bool = True) -> list[Span]
             gap = number_gap(partition.space, (first, skip), partition.ask(floor_of)) if seen else None
             if gap is not None and raises(gap):
                 raise EntriesRemoved(
-                    f"{gap}: what comes after the offset is not all there. Begin with the earliest, or set the option "
-                    "failOnDataLoss to false, to go on with what is",
+                    f"{gap}: entries after the offset are missing. Begin with the earliest, or set the option "
+                    f"failOnDataLoss to false, to continue with the remaining entries",
                     gap,
                 )
         first, skip = max((first, skip), (partition.ask(floor_of).number, 0))
@@ -148,7 +148,7 @@ def trimmed(client: Client, span: Span, begin: int) -> Gap | None:
         return None
     partition = known.partitions[span.partition]
     floor = partition.ask(floor_of)
-    # What the options pass over was not to be read.
+    # Entries that the options skip were not to be read.
     gap = number_gap(partition.space, (begin, 0), floor) if floor.number >= span.first else None
     return gap if gap is not None and raises(gap) else None
 
@@ -195,7 +195,7 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
         if span.first <= archived and options.tier != "hot":
             files = None if hides(partition.view()) else _files(store, span, archived)
             if files is None:
-                # Only the reader of entries knows what was removed, and what the log has in a damaged file's place.
+                # Only the reader of entries knows the removed entries, and reads the log in place of a damaged file.
                 hot += _ranges(partition, span, span.first, options.split, archived)
             for file in files or ():
                 first, last = max(span.first, file.numbers[0]), min(archived, file.numbers[1])
@@ -298,7 +298,7 @@ def _entries_until(view: LogView, number: int) -> int:
     if number > view.cold_until:
         header = view.header(number)
         return header.position + header.count
-    # What was trimmed before it was archived, or with its files, is not there to be counted.
+    # Entries that were trimmed before they were archived, or with their files, cannot be counted.
     return max(floor.position, view.archive().entries_until(view, number))
 
 

@@ -1,4 +1,4 @@
-"""Filters as values: what a row must hold, and whether the least and greatest values of a file allow it."""
+"""Filters as values: a test of a row, and a test of the least and greatest values of a file."""
 
 from __future__ import annotations
 

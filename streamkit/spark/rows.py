@@ -42,7 +42,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def loss(store: UUID, space: str, what: str) -> str:
     """The message for entries that were removed before a stream has read them."""
-    return f"the space {space!r} of the store {store} is not what the checkpoint goes on in: {what}"
+    return f"the space {space!r} of the store {store} is not the one of the checkpoint: {what}"
 
 
 def removed(last: int, partition: int) -> str:
@@ -52,7 +52,7 @@ def removed(last: int, partition: int) -> str:
 def loss_error(message: str) -> PermanentError:
     return PermanentError(
         f"{message}. Was the store trimmed, deleted, restored or set back? Begin with a new checkpoint, or set the "
-        "option failOnDataLoss to false to go on with what is there"
+        f"option failOnDataLoss to false to continue with the remaining entries"
     )
 
 
@@ -73,7 +73,7 @@ def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Predi
                 begun = True
                 yield batch
         except StoreClosed:
-            # By somebody in this process, or with the store, which was deleted.
+            # Another user in this process closed it, or the store was deleted.
             if begun:
                 raise
         else:

@@ -35,7 +35,7 @@ def register(spark: SparkSession) -> None:
 def session(app: str = "streamkit", **settings: str) -> SparkSession:
     """The active session, or a new one, with the source registered. MissingDependency without pyspark or Java.
 
-    Where SPARK_REMOTE or spark-submit say nothing, it runs in this process on all cores.
+    Without SPARK_REMOTE or spark-submit, it runs in this process on all cores.
     """
     if find_spec("pyspark") is None:
         raise MissingDependency("Spark is not installed: pip install 'streamkit-store[spark]'")

@@ -1,8 +1,8 @@
 """`spark.readStream.format("streamkit")`: a batch is a range of transactions of each partition.
 
-What Spark has noted is read the same after a restart, whatever was archived meanwhile: the tasks of a batch are ranges
-of transactions that follow from its two offsets and from what the log holds, not from the tier, and each gives its rows
-in commit order.
+A batch that Spark has recorded is read the same after a restart, even if entries were archived meanwhile: its tasks are
+ranges of transactions that depend on its two offsets and on the log's transactions, not on the tier, and each task
+yields its rows in commit order.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admitted(self, waiting: list[_Waiting], rows: int) -> Iterator[tuple[_Waiting, int]]:
         """Choose the end of each partition's part of a batch: at most `rows` in all, and whole transactions only. A
-        larger transaction is read alone. The partition that waits longest comes first, so that none waits for ever."""
+        larger transaction is read alone. The partition that has waited longest comes first, so that each gets its
+        turn."""
         if len(waiting) > 1:
             waiting = sorted(waiting, key=lambda each: self._time(each.partition, each.begin + 1))
         for at, each in enumerate(waiting):
@@ -229,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the stores ---------------------------------------------------------------------------------------------
 
     def _look(self) -> dict[Key, list[Partition]]:
-        """The spaces that are read, as they are now. Where the options name them, they are looked up once."""
+        """The spaces that are read, as of now. If the options name them, they are looked up once."""
         named = self.options.stores is not None and self.options.space is not None
         if self._client is None:
             self._client = self.options.client()
@@ -294,12 +295,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         message = loss(*key, what)
         if self.options.fail_on_loss:
             raise loss_error(message)
-        warn("%s; the stream goes on with what is there", message)
+        warn("%s; the stream continues with the remaining entries", message)
 
     # -- places in a partition ----------------------------------------------------------------------------------
 
     def _position(self, partition: Partition, number: int) -> int:
-        """Entries of the partition up to transaction `number`. They are the same for ever."""
+        """Entries of the partition up to transaction `number`. They never change."""
         if number == 0:
             return 0
         key = (partition, number)

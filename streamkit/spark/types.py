@@ -135,7 +135,7 @@ def _spark_type(schema: Any, document: Mapping[str, Any], path: str) -> DataType
 
 
 def _without_null(schema: Any, document: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The schema behind references and `| None`, and whether it was there."""
+    """The schema behind references and `| None`, and True if there was a `| None`."""
     nullable = False
     while isinstance(schema, dict):
         if "$ref" in schema:

@@ -86,7 +86,8 @@ class Around:
 
 
 def with_carrier(records: Any, carrier: Mapping[str, str]) -> Any:
-    """The records with the carrier in their metadata. What is no record is left, for the checks of the call."""
+    """The records with the carrier in their metadata. Values that are no records are left for the checks of the
+    call."""
     if not carrier or isinstance(records, (Record, bytes, str, Mapping)) or not isinstance(records, Iterable):
         return records
     return [carrying(record, carrier) for record in records]

@@ -43,7 +43,7 @@ class Meters:
         self._parts: dict[str, weakref.WeakValueDictionary[tuple[Any, ...], Any]] = {
             kind: weakref.WeakValueDictionary() for kind in ("group", "view", "route")
         }
-        reference = weakref.ref(self)  # the meter lives as long as the process
+        reference = weakref.ref(self)  # the meter exists until the process ends
 
         def values(method: Callable[[Meters], Values]) -> list[Callable[[Any], Any]]:
             def present() -> Values:
@@ -98,7 +98,7 @@ class Meters:
             yield counts[f"requests.{kind}"], {names.DIRECTION: direction}
 
     def lags(self, kind: str) -> Iterator[tuple[float, dict[str, str]]]:
-        """The lag of each part of a kind. One whose storage does not answer is left out."""
+        """The lag of each part of a kind. A part whose storage does not answer is left out."""
         with self._lock:
             parts = list(self._parts["group" if kind == "dead" else kind].items())
         for (store, space, name), part in parts:

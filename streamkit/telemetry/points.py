@@ -33,7 +33,7 @@ def installed() -> Hook | None:
 
 
 def install(hook: Hook) -> None:
-    """Install `hook` for the whole process, in the place of the one before. TypeError for what is no hook."""
+    """Install `hook` for the whole process, in place of an earlier one. TypeError if it is not a hook."""
     for name in ("begin", "lagging", "closing", "stop"):
         if not callable(getattr(hook, name, None)):
             raise TypeError(f"a hook has the method {name}(…), and {type(hook).__name__} lacks it: see telemetry.Hook")

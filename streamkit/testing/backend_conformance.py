@@ -39,7 +39,8 @@ class BackendConformance(Writing, Logs, Reading, Scanning, Racing, Leasing, Stor
     """All checks. Override `make_driver`; and `clock` and `sleep` if leases are judged by an injected clock."""
 
     skip: ClassVar[Mapping[str, str]] = {}
-    """Check to reason, for what the service under test (an emulator, say) is known not to keep."""
+    """Checks to skip, with the reason, because the service under test (an emulator, for example) is known to fail
+    them."""
 
     def setup_method(self, method: object = None) -> None:
         """Prepare the check, or skip it if `skip` names it."""
@@ -50,7 +51,7 @@ class BackendConformance(Writing, Logs, Reading, Scanning, Racing, Leasing, Stor
 
     @classmethod
     def checks(cls) -> dict[str, str]:
-        """The names of all checks, and what is broken if one fails."""
+        """Return the names of all checks, each with the promise that is broken if it fails."""
         names = [name for name in dir(cls) if name.startswith("test_")]
         return {name: " ".join((getattr(cls, name).__doc__ or "").split()) for name in names}
 
@@ -68,7 +69,7 @@ def run_conformance(
     """Run all checks whose name contains `only`, one after the other. It raises nothing: see `Report.ok`.
 
     `skip`: check to reason. `lease_ttl`: seconds; `patience`: seconds after which threads are taken to hang. `clock`
-    and `sleep`: where leases are judged by an injected clock.
+    and `sleep`: the clock by which leases end, if it is an injected one.
     """
 
     class Conformance(BackendConformance):

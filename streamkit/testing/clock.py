@@ -10,7 +10,7 @@ __all__ = ["ManualClock"]
 class ManualClock:
     """A `streamkit.clock.Clock` whose sleeps return at once and move it. Safe between threads.
 
-    Called, it gives its seconds, as `time.monotonic` does: `MemoryDriver(clock=clock, sleep=clock.sleep)`.
+    A call returns its seconds, like `time.monotonic`: `MemoryDriver(clock=clock, sleep=clock.sleep)`.
     """
 
     def __init__(self, start: float = 1000.0) -> None:
@@ -39,7 +39,7 @@ class ManualClock:
             self._now += seconds
 
     def wait(self, condition: threading.Condition, seconds: float) -> bool:
-        """True if the condition was notified, by a thread that is about to; if not, the seconds have passed."""
+        """True if another thread notified the condition. Otherwise the clock moves by `seconds`."""
         if condition.wait(0.001):
             return True
         self.sleep(seconds)

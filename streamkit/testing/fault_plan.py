@@ -19,7 +19,7 @@ __all__ = ["CRASHES", "DAMAGE", "FAULTS", "SURVIVABLE", "At", "Call", "Fault", "
 
 
 class Fault(Enum):
-    """A fault of a call. A fault of a write says two things: was it applied, and what was answered?"""
+    """A fault of a call. A fault of a write has two parts: whether it was applied, and the answer."""
 
     UNAVAILABLE = "nothing was sent: Unavailable"
     THROTTLED = "nothing was applied: Throttled"
@@ -31,7 +31,7 @@ class Fault(Enum):
     PARTIAL = "a delete removed some of its rows: Ambiguous or Unavailable"
     TRUNCATED = "a value that was read is cut short"
     CORRUPT = "a value that was read has one bit flipped"
-    CRASH_BEFORE = "the process stops before the call has an effect: Crash, now and for ever"
+    CRASH_BEFORE = "the process stops before the call has an effect: Crash, for this and every later call"
     CRASH_PARTIAL = "the process stops when a delete has removed some of its rows"
     CRASH_AFTER = "the process stops after the call had its effect, before the answer"
 
@@ -50,7 +50,7 @@ SURVIVABLE: Final = (
 DAMAGE: Final = (Fault.TRUNCATED, Fault.CORRUPT)
 """Must be noticed, and never taken for data."""
 CRASHES: Final = (Fault.CRASH_BEFORE, Fault.CRASH_PARTIAL, Fault.CRASH_AFTER)
-"""The end of the process. Whoever opens the store next must find it whole."""
+"""The end of the process. The next process that opens the store must find it undamaged."""
 
 _ANY: Final = (Fault.UNAVAILABLE, Fault.THROTTLED, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 _CHANGE: Final = (*_ANY, Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.LATE, Fault.TWICE)
@@ -70,7 +70,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = MappingProxyType(
         "delete_store": _CHANGE,
     }
 )
-"""The kinds of call, those of Backend and Driver (`delete_store` is Driver.delete), and what can happen to each."""
+"""The kinds of call of Backend and Driver (`delete_store` is Driver.delete), and the faults that can happen to each."""
 
 
 class Call(NamedTuple):
@@ -84,7 +84,7 @@ class Call(NamedTuple):
     fault: Fault | None
     """The fault that took effect."""
     outcome: str
-    """"ok", or the error's class; behind "after" what the service did, where the answer did not say so."""
+    """"ok", or the error's class. If the answer did not show it, "after" and the service's action follow."""
 
     def __str__(self) -> str:
         fault = f" !{self.fault.name}" if self.fault else ""
@@ -93,7 +93,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class At:
-    """A fault at `call`, counted from 0: the call of that `kind`, or of all kinds. It goes on for `times` calls."""
+    """A fault at `call`, counted from 0 among the calls of that `kind`, or of all kinds. It lasts for `times` calls."""
 
     call: int
     fault: Fault
@@ -109,7 +109,7 @@ class At:
             raise ValueError(f"a kind of call is one of {', '.join(FAULTS)}, not {self.kind!r}")
         if self.kind is not None and self.fault not in FAULTS[self.kind]:
             names = ", ".join(fault.name for fault in FAULTS[self.kind])
-            raise ValueError(f"{self.fault.name} cannot happen to {self.kind}; what can: {names}")
+            raise ValueError(f"{self.fault.name} cannot happen to {self.kind}; these can: {names}")
         if self.call < 0 or self.times < 1 or self.rows < 0 or (self.delay is not None and self.delay < 1):
             raise ValueError(f"call and rows are from 0, times and delay from 1: {self}")
 
@@ -118,9 +118,9 @@ class At:
 class Plan:
     """A plan of faults. The first of `faults` that fits a call counts, then chance.
 
-    `rate` of the other calls, 0 to 1, meet one of `menu`, as `seed` says; so does what a fault leaves open: which
-    bit is flipped, which rows a delete removes. A fault that cannot happen to the call it falls on does
-    not happen. Calls are told apart by their number, so with one thread the same plan gives the same trace.
+    A share `rate` of the other calls, 0 to 1, meets a fault of `menu`. `seed` decides which, and also the details of a
+    fault: the flipped bit, the rows that a delete removes. A fault that cannot happen to its call does not happen.
+    Calls are numbered, so with one thread the same plan gives the same trace.
     """
 
     faults: tuple[At, ...] = ()
@@ -155,7 +155,7 @@ class Plan:
         return cls((), seed, rate, tuple(menu))
 
     def dice(self, number: int, purpose: str) -> Random:
-        """The dice of call `number`: a throw for one purpose says nothing of another's."""
+        """The dice of call `number`. Throws for different purposes are independent."""
         return Random(f"{self.seed}/{number}/{purpose}")
 
     def choose(self, number: int, kind: str, nth: int, possible: Sequence[Fault]) -> At | None:

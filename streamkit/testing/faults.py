@@ -1,4 +1,4 @@
-"""A backend on a bad day: one wrapper for every backend, and a plan that says what goes wrong.
+"""A wrapper that injects faults into every backend, by a plan.
 
     driver = FaultyDriver(inner, Plan.at(0, Fault.LOST_ANSWER, kind="put"))
     ...                                  # use it as any driver
@@ -6,9 +6,9 @@
     driver.faults.release()              # apply now what is still on its way
 
 A FaultyDriver, with all backends that it opens, stands for one process: its calls are counted together, and after a
-Crash none of them works any more. Two processes are two FaultyDrivers around drivers of the same root. A write that
-is LATE is applied by the inner backend when its time comes, with the precondition that it had, whatever others did in
-between; the inner backend is closed only after that.
+Crash none of them works any more. Two processes are two FaultyDrivers around drivers of the same root. A write that is
+LATE is applied by the inner backend when its time comes, with its original precondition, after everything that others
+did in between; the inner backend is closed only after that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process that follows a plan: what it called, what is on its way, whether it still runs."""
+"""The process that follows a plan: its calls, its late writes, and its end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def effect_of(apply: Callable[[], object]) -> str:
 
 
 class Injector:
-    """The state of a process that follows a plan: what it has called, what is on its way, whether it still runs."""
+    """The state of a process that follows a plan: its calls, its late writes, and whether it still runs."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -91,7 +91,7 @@ class Injector:
         return self._crashed
 
     def release(self) -> tuple[Call, ...]:
-        """Apply what is still on its way, in the order in which it was sent, also after a crash."""
+        """Apply the late writes in the order in which they were sent, also after a crash."""
         return self._land(None)
 
     def check(self) -> None:
@@ -100,7 +100,7 @@ class Injector:
             raise Crash("this process has stopped")
 
     def close(self, close: Callable[[], None]) -> None:
-        """Call `close` when all that is on its way has arrived."""
+        """Call `close` when all late writes have arrived."""
         if self._crashed:
             return
         with self._lock:
@@ -140,7 +140,7 @@ class Injector:
         return Ambiguous("injected: the answer was lost")
 
     def perform(self, turn: Turn, apply: Callable[[], T]) -> T:
-        """Do it as the plan says; what is particular to a kind of call was dealt with before."""
+        """Perform the call as the plan says. The caller has handled the faults of its kind before."""
         match turn.fault:
             case Fault.UNAVAILABLE:
                 self.end(turn, "Unavailable", turn.fault)

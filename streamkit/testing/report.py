@@ -13,7 +13,7 @@ __all__ = ["Checks", "Report", "Result", "run_checks"]
 
 
 class Checks(Protocol):
-    """A class of checks, as pytest would collect it: methods `test_…`, whose docstring says what is broken."""
+    """A class of checks, as pytest would collect it: methods `test_…`, whose docstrings name the broken promise."""
 
     def setup_method(self, method: object = None) -> None:
         """Prepare the check `method`."""
@@ -69,7 +69,7 @@ class Report:
 
 
 def run_checks(kind: Callable[[], Checks], names: Mapping[str, str]) -> Report:
-    """Run the checks `names` (and what is broken if they fail), each on a fresh instance of `kind`. Raises nothing."""
+    """Run the checks `names` (with their broken promises), each on a fresh instance of `kind`. Raises nothing."""
     return Report(tuple(_run(kind(), name, broken) for name, broken in names.items()))
 
 

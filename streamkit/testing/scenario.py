@@ -116,8 +116,10 @@ class AggregateOutcome(Generic[A]):
         return self
 
     def then_raises(self, kind: type[Exception], match: str = "") -> AggregateOutcome[A]:
-        """AssertionError unless the command raised an error of this kind, in whose text `match` (a regular expression)
-        is found. Then no event happened."""
+        """Check that the command raised an error of this kind whose text contains `match` (a regular expression).
+
+        Otherwise AssertionError. Then no event happened.
+        """
         if not isinstance(self.error, kind):
             raise AssertionError(
                 f"expected {kind.__name__}; the command raised {self.error!r}"
@@ -130,7 +132,7 @@ class AggregateOutcome(Generic[A]):
         return self
 
     def then_state(self, **attributes: Any) -> AggregateOutcome[A]:
-        """AssertionError unless the aggregate, loaded anew, has these attributes."""
+        """Check that the aggregate has these attributes after a new load. Otherwise AssertionError."""
         found = {name: getattr(self.aggregate, name) for name in attributes}
         if found != attributes:
             raise AssertionError(f"expected the state {attributes!r}; it is {found!r}")
@@ -150,8 +152,8 @@ class ManagerScenario:
         return self
 
     def when(self, id: str, *events: Happened) -> ManagerOutcome:
-        """Write events of an aggregate, and let the manager react. All is delivered twice: what a reaction does must be
-        done once."""
+        """Write events of an aggregate, and let the manager react. Each event is delivered twice: the commands of a
+        reaction must be executed once."""
         counts = _Counts(self._manager)
         _write(self._manager.source, id, events)
         self._manager.catch_up()

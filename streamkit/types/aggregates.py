@@ -18,8 +18,8 @@ __all__ = ["types_of"]
 def types_of(aggregate: type[Aggregate], *, codec: Literal["json", "msgpack"] = "json") -> Registry[Any]:
     """A registry of the events of an aggregate, by the versions and upcasters of its `@event` methods.
 
-    The value of an entry has the arguments of the event as attributes. `codec`: what the repository writes with. The
-    registry is for reading: the aggregate writes. ValueError for an event with `**arguments`, which has no fields.
+    The value of an entry has the arguments of the event as attributes. `codec`: the repository's codec. The registry is
+    for reading: the aggregate writes. ValueError for an event with `**arguments`, which has no fields.
     """
     if not isinstance(aggregate, type) or not issubclass(aggregate, Aggregate):
         raise TypeError(f"types_of takes a subclass of Aggregate, not {aggregate!r:.60}")

@@ -72,7 +72,7 @@ class TypedDelivery(Generic[R]):
 
 
 class TypedConsumer(Generic[R]):
-    """A consumer, to be used as `with group.consumer(name) as consumer`. `consumer` has what is not here."""
+    """A consumer, to be used as `with group.consumer(name) as consumer`. `consumer` has the other methods."""
 
     def __init__(self, consumer: Consumer, registry: Registry[Any], policy: Policy) -> None:
         self.consumer = consumer
@@ -175,7 +175,7 @@ def handling(
 
 
 class TypedGroup(Generic[R]):
-    """From `typed.group(space, name)`. `group` has what is not here: pending, dead letters, seek and so on."""
+    """From `typed.group(space, name)`. `group` has the other methods: pending, dead letters, seek and so on."""
 
     def __init__(self, group: Group, registry: Registry[Any], policy: Policy) -> None:
         self.group = group
@@ -209,7 +209,7 @@ class TypedGroup(Generic[R]):
 
 
 class TypedQueue(TypedGroup[R], Generic[W, R]):
-    """From `typed.queue(name)`. `queue` has what is not here."""
+    """From `typed.queue(name)`. `queue` has the other methods."""
 
     def __init__(self, queue: Queue, registry: Registry[W], policy: Policy) -> None:
         super().__init__(queue.group, registry, policy)

@@ -136,7 +136,7 @@ class Registry(Generic[T]):
             if made.name in self._by_name:
                 raise ValueError(f"two types have the name {made.name!r}: give one another name, Type(…, 'name')")
             if made.kind in self._by_kind:
-                raise ValueError(f"{made.kind.__qualname__} is there twice: one class is one type")
+                raise ValueError(f"{made.kind.__qualname__} occurs twice: one class is one type")
             self._by_name[made.name] = self._by_kind[made.kind] = made
             self._current[made.name, made.marks.get(VERSION)] = made.decode
         if not self._by_name:
@@ -158,7 +158,7 @@ class Registry(Generic[T]):
         return self.type_of(type(value)).record(value, metadata)
 
     def records(self, values: Iterable[T], metadata: Mapping[str, str] | None = None) -> list[Record]:
-        """The records for objects. TypeError for what is not iterable, such as one object."""
+        """The records for objects. TypeError if `objects` is not iterable, such as a single object."""
         if type(values) in self._by_kind:
             raise TypeError(f"values is an iterable of objects, not one {type(values).__name__}: put it into a list")
         return [self.record(value, metadata) for value in values]
@@ -240,7 +240,7 @@ def _codecs(kind: type[Any], codec: str, is_pydantic: bool) -> tuple[Codec, Code
         return PydanticCodec(kind), _Plain(kind)
     if not (issubclass(kind, msgspec.Struct) or is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")):
         raise TypeError(
-            f"{kind.__qualname__} is no msgspec Struct, dataclass, attrs class or pydantic model: make it one"
+            f"{kind.__qualname__} is no msgspec Struct, dataclass, attrs class or pydantic model: use one of these"
         )
     make: Any = JsonCodec if codec == "json" else MsgpackCodec
     try:

@@ -22,7 +22,7 @@ def routed(
 ) -> tuple[
     Callable[[Entry], bool] | None, Callable[[Entry], str] | str | None, Callable[[Entry], Record | None] | None
 ]:
-    """`where`, `segment` and `transform` for entries. A route passes over what the policy skips."""
+    """`where`, `segment` and `transform` for entries. A route skips the entries that the policy skips."""
     if where is None and transform is None and (segment is None or isinstance(segment, str)):
         return None, segment, None
     for name, function in (("where", where), ("segment", segment), ("transform", transform)):

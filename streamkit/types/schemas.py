@@ -62,7 +62,7 @@ def breaking_changes(before: Mapping[str, Any], registry: Registry[Any]) -> list
     for name, (version, schema) in sorted(earlier.items()):
         made = now.get(name)
         if made is None:
-            found.append(f"the type {name!r} is gone: keep it for as long as the log has entries of it")
+            found.append(f"the type {name!r} was removed: keep it while the log has entries of it")
         elif version > made.version:
             found.append(f"the type {name!r} has version {made.version}, after version {version}: versions only grow")
         elif version == made.version:

@@ -29,7 +29,7 @@ class TypedView(Generic[R]):
         """Make the tables, in a new database."""
 
     def apply(self, db: sqlite3.Connection, events: Sequence[Typed[R]]) -> None:
-        """Add `events`, at least one. If it raises, nothing of the batch stays."""
+        """Apply `events`, at least one. If it raises, nothing of the batch stays."""
         raise NotImplementedError(f"{type(self).__name__} has no apply(self, db, events)")
 
     def load(self, db: sqlite3.Connection) -> None:

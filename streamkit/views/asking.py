@@ -28,7 +28,7 @@ __all__ = ["FUNCTIONS", "Asked", "NoFunction", "ask_function"]
 FUNCTIONS = ("get", "range", "search", "nearest", "links")
 """All that a ready-made view may have."""
 _MOST_BYTES = 8 << 20
-"""Bytes of the entries in one answer, whose first entry may be larger."""
+"""The most bytes of entries in one answer; its first entry may be larger."""
 _STEPS = 10_000
 _TOKENIZER = "tokenize = "
 
@@ -188,7 +188,7 @@ def _nothing(*_: Any) -> None:
 
 
 def _view_of(db: _Bounded) -> tuple[EntryView | None, dict[str, _Function]]:
-    """A view of the kind whose tables are in the database, without its program's functions."""
+    """A view of the kind whose tables the database has, without its program's functions."""
     shape = _shape_of(db)
     for known, make, functions in _kinds():
         if shape == known:

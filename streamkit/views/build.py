@@ -1,4 +1,5 @@
-"""Bringing one build of a view forward: batches, each with its position in one transaction; what to do if one fails."""
+"""Bringing one build of a view forward: in batches, each with its position in one transaction; and the handling of
+errors."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Build:
             self.db.close()
             raise
         self._told = self._looked = self.state.told
-        """Up to where erasures are in the database: what is written next says so. Up to where they were looked for."""
+        """Two positions: erasures up to the first are applied in the database, as its next write records; erasures up
+        to the second were looked for."""
 
     def _set_up(self) -> State:
         found = read_state(self.db, self.path)
@@ -94,21 +96,21 @@ class Build:
             )
 
     def refresh(self) -> None:
-        """Learn what another process wrote while this one did not hold the lock."""
+        """Read the position that another process wrote while this one did not hold the lock."""
         state = read_state(self.db, self.path)
         assert state is not None
         if state != self.state:
             self.state, self._told, self._looked = state, state.told, state.told
 
     def _load(self) -> None:
-        """Before `apply`: what the view keeps in memory is what the database says."""
+        """Make the view's memory agree with the database, before `apply`."""
         if self._loaded != self.state.revision:
             with mapped(self.path):
                 completed("load", self._view.load(self.db))  # type: ignore[func-returns-value]
             self._loaded = self.state.revision
 
     def advance(self, progress: Callable[[int], None], stop: Callable[[], bool]) -> bool:
-        """Apply what there is; False if it pauses at an entry, or was stopped. Errors of the store are raised."""
+        """Apply all present entries. False if it pauses at an entry, or was stopped. Errors of the store are raised."""
         if self.state.failure is not None:
             return False
         store, began = self._definition.store, [space for space, at in self.state.spaces.items() if not at.offset]
@@ -205,9 +207,8 @@ class Build:
         self.state = changed
 
     def untold(self, *, fresh: bool) -> list[Gap] | None:
-        """Find applied entries that were erased since the view last handled erasures. `fresh`: ask the storage.
-
-        None where the log does not tell any more what it was: the view is to be built anew.
+        """Find applied entries that were erased since the view last handled erasures. `fresh`: ask the storage. None if
+        the log no longer holds the erasures: the view must be rebuilt.
         """
         gaps, now = untold_of(self._definition.store, self.state, fresh=fresh)
         if gaps is not None:
@@ -257,9 +258,8 @@ class Build:
         return state
 
     def cleaned(self, path: str) -> Build | None:
-        """The same in a new file at `path`, with nothing of erased entries; None if SQLite cannot write that.
-
-        It cannot while the view has a statement open, for one.
+        """The same build in a new file at `path`, without erased entries; None if SQLite cannot write it, for example
+        because the view has a statement open.
         """
         self._load()
         try:

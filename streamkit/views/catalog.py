@@ -1,4 +1,4 @@
-"""The views of a store that can be found without knowing what they are made of: by their databases."""
+"""The views of a store, found by their databases, without their programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["LocalView", "Rows", "ask", "find_views", "query", "query_within"]
 
 
 class LocalView(msgspec.Struct, frozen=True):
-    """A view's database on this machine, or what is published of a view that has none here (path "")."""
+    """A view's database on this machine, or the published one of a view that has none here (path "")."""
 
     name: str
     version: int
@@ -91,7 +91,7 @@ def query(path: str, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The answer to a query. `complete`: there are no more rows."""
+    """The answer to a query. `complete`: True if there are no more rows."""
 
     columns: list[str]
     rows: list[list[Any]]

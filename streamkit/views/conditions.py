@@ -118,7 +118,7 @@ class Column:
 
 
 def _kind(value: Any) -> type:
-    """str, bool, int for every number; another type for what cannot be compared."""
+    """The kind of a value: str, bool, or int for every number; another type if it cannot be compared."""
     if isinstance(value, bool):
         return bool
     if isinstance(value, int | float):
@@ -127,7 +127,7 @@ def _kind(value: Any) -> type:
 
 
 def extract(path: str) -> str:
-    """The SQL for what is at a path."""
+    """The SQL for the value at a path."""
     return f"json_extract(json, '{json_path(path)}')"
 
 

@@ -69,7 +69,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ViewConnection(sqlite3.Connection):
-    """A connection whose transactions are the runner's alone: what would end one in between is refused."""
+    """A connection whose transactions belong to the runner: a statement that would end one is refused."""
 
     guarded = False
 
@@ -219,7 +219,7 @@ def transaction(db: ViewConnection, path: str) -> Iterator[None]:
             db.guarded = True
             yield
             db.guarded = False
-            db.commit()  # not as a statement: those are cached, and allowed for whoever comes next
+            db.commit()  # not as a statement: statements are cached, and would be allowed for the next caller
         except BaseException:
             db.guarded = False
             if db.in_transaction:

@@ -1,4 +1,4 @@
-"""Entries kept in a view's database, so that what is found in it needs no read of the log."""
+"""Entries kept in a view's database, so that a result needs no read of the log."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class EntryView(View):
             chosen += " and segment = ?"
             parameters.append(gap.segment)
         else:  # of a whole space: the numbers are those of transactions, which are no column here
-            raise PermanentError("what was trimmed from a space as a whole stays in its views")
+            raise PermanentError("entries trimmed from a space as a whole stay in its views")
         for name in beside:
             table, _, column = name.partition(".")
             db.execute(f"delete from {table} where {column} in ({chosen})", parameters)
@@ -155,7 +155,7 @@ class EntryView(View):
         if db.execute("pragma user_version").fetchone()[0] != self.layout:
             raise Unavailable(
                 f"the view {self._opened.name!r} is still that of an earlier release, which stored such keys "
-                "differently: catch_up() builds it anew"
+                f"differently: catch_up() rebuilds it"
             )
 
     def _mark_layout(self, db: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The files of a view: its builds, the link to the build that readers open, and the lock of the builder.
+"""The files of a view: its builds, the link to the build that readers open, and the builder's lock.
 
     totals.sqlite                      → what readers open: a link to a build
     totals.sqlite.builds/
@@ -37,7 +37,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """A disk that is full, or fails, is Unavailable: nothing is lost, and the next call goes on."""
+    """Turn errors of a full or failing disk into Unavailable: nothing is lost, and the next call continues."""
     try:
         yield
     except OSError as error:
@@ -78,7 +78,7 @@ class ViewFiles:
 
     @contextmanager
     def building(self) -> Iterator[bool]:
-        """True while nobody else builds this version; False, at once, if somebody does."""
+        """True while no other process builds this version; False, at once, if one does."""
         self.prepare()
         fd = self._open("lock")
         try:
@@ -101,7 +101,7 @@ class ViewFiles:
         return self._target(f"{self.key}.current")
 
     def next(self) -> str | None:
-        """The build of this version that is made beside it."""
+        """The build of this version that is being made beside the current one."""
         return self._target(f"{self.key}.next")
 
     def shown(self) -> str | None:
@@ -141,7 +141,7 @@ class ViewFiles:
             self._link(os.path.join(os.path.basename(self.directory), name), self.path)
 
     def show(self, build: str) -> None:
-        """Have readers open `build`, unless those of a later version are there already."""
+        """Have readers open `build`, unless a later version is open already."""
         name = os.path.basename(build)
         self._link(name, os.path.join(self.directory, f"{self.key}.current"))
         shown = self.shown()
@@ -158,9 +158,9 @@ class ViewFiles:
             os.replace(temporary, path)
 
     def sweep(self) -> None:
-        """Remove builds of this version that nobody reads any more, and earlier versions that nobody has open.
+        """Remove unread builds of this version, and earlier versions that no process has open.
 
-        The process that builds calls it, under the lock. A reader keeps its file for as long as it has it open.
+        The building process calls it, under the lock. A reader keeps its file while it has it open.
         """
         current, shown = self.current(), self.shown()
         if current is not None and shown != current and shown is not None and self._is_own(shown):

@@ -130,7 +130,7 @@ class Index(EntryView):
 
 
 _first = itemgetter(0)
-"""Sort key of (key, value) pairs whose keys are of one kind. Pairs with the same key are in order already."""
+"""The sort key of (key, value) pairs with keys of one kind. Pairs with the same key are in order already."""
 
 
 def _order(pair: tuple[Any, int]) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """Keys of views: different keys are stored differently, in an order that SQLite keeps.
 
 SQLite orders numbers, then text by code point, then blobs. Numbers and text are stored as such. A blob begins with a
-byte that says what it is, so that True, False, bytes and tuples follow in this order. The parts of a tuple are tagged
-and ended: ("a", "b\\0c") and ("a\\0b", "c") differ.
+byte for its kind, so that True, False, bytes and tuples follow in this order. The parts of a tuple are tagged and
+ended: ("a", "b\\0c") and ("a\\0b", "c") differ.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def end_of_prefix(prefix: str | bytes) -> str | bytes | None:
     """The first text or blob above all that begin with `prefix`; None if there is none."""
     if isinstance(prefix, bytes):
         if prefix.startswith(_TUPLE):
-            return prefix + b"\xff"  # a text that goes on with NUL has 0xff behind the end of this one
+            return prefix + b"\xff"  # a text that continues with NUL has 0xff after the end of this one
         trimmed = prefix.rstrip(b"\xff")
         return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None
     for at in range(len(prefix) - 1, -1, -1):
@@ -133,7 +133,7 @@ def _text(tag: int, data: bytes) -> bytes:
 
 
 def _number_part(number: float) -> bytes:
-    """The greatest float that is not above it, and what is missing: 2**53 + 1 is no float."""
+    """The greatest float that is not above it, and the difference: 2**53 + 1 is no float."""
     if isinstance(number, float):
         if math.isnan(number):
             raise ValueError("NaN has no place in an order: it cannot be a part of a key")

@@ -16,8 +16,8 @@ _SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 
 
 class Links(EntryView):
-    """`links(entry)` gives what the entry links: pairs (from, to), or names that its segment links to; None for
-    none.
+    """A view of links between names. `links(entry)` returns pairs (from, to), or names that the entry's segment links
+    to; None for none.
     """
 
     def __init__(self, links: Callable[[Entry], Iterable[str | tuple[str, str]] | None], *, version: int = 1) -> None:

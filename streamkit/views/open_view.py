@@ -222,7 +222,7 @@ class OpenView:
             raise PermanentError(f"the view {self.name!r} cannot be kept at {path}: {error.strerror}") from error
 
     def _forward(self, stop: Callable[[], bool], progress: Callable[[int], None], anew: bool) -> _Round:
-        """Under the lock. What is built beside is brought forward first, and shown when it has come to the end."""
+        """Under the lock. The new build is brought forward first, and shown when it has reached the end."""
         files = self._files
         if not self._swept:
             files.sweep()
@@ -249,7 +249,7 @@ class OpenView:
                     self._unpublish()
                     rest = self._take_out(build, erased, all=True) if erased is not None else None
                     if rest is None:
-                        warn("the view %r is built anew, as entries were erased that it has applied", self.name)
+                        warn("the view %r is rebuilt, because entries that it has applied were erased", self.name)
                         self._new_build(fresh=True)
                         continue
                     build, target = rest, rest.path
@@ -263,7 +263,7 @@ class OpenView:
                     raise InvalidOffset(
                         f"the view {self.name!r} is ahead of its log: {error}. If this store was set back, rebuild() it"
                     ) from error
-                warn("the view %r is built anew: a space that it follows was deleted and made again", self.name)
+                warn("the view %r is rebuilt: a space that it follows was deleted and created again", self.name)
                 self._new_build(fresh=True)
                 continue
             if files.next() is not None:
@@ -273,7 +273,7 @@ class OpenView:
         return "stopped"
 
     def _tell_shown(self, target: str) -> None:
-        """Erase what is erased from the build that is read while `target` is built beside it, if the view can."""
+        """Remove erased entries from the build that is read while `target` is being built, if the view can."""
         path = self._files.current()
         state = _state_of(path) if path is not None and path != target else None
         if path is None or state is None:
@@ -287,9 +287,10 @@ class OpenView:
             self._take_out(build, gaps, all=True)
 
     def _take_out(self, build: Build, gaps: Sequence[Removed], *, all: bool = False) -> Build | None:
-        """Erase `gaps` from a build, and then write it without its free space; the build that takes its place.
+        """Erase `gaps` from a build, write it without its free space, and return the build that replaces it. None if
+        the view has to be rebuilt.
 
-        None if the view has to be built anew. Readers that have the old file open keep it until they ask `db` again.
+        Readers that have the old file open keep it until they ask `db` again.
         """
         if gaps and not build.erase(gaps, all=all):
             return None
@@ -314,7 +315,7 @@ class OpenView:
         return any(not same_space(position, ends[space]) for space, position in state.spaces.items() if space in ends)
 
     def _new_build(self, *, fresh: bool) -> None:
-        """Begin a build beside what is there; unless `fresh`, from what was published."""
+        """Begin a build beside the present one; unless `fresh`, from the published one."""
         path = self._files.new()
         if not fresh:
             with contextlib.suppress(PermanentError, MissingDependency):
@@ -351,8 +352,8 @@ class OpenView:
     def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
         """Keep the view up to date until `stop` is set, the view or its store is closed, or `seconds` are over.
 
-        Several processes may: one builds, and another goes on where it stops. With `publish=True` it publishes now
-        and then, and when it ends. A pause is waited through: `resume()` may be called from anywhere.
+        Several processes may run it: one builds, and another continues if it stops. With `publish=True` it publishes
+        from time to time, and when it ends. During a pause it waits: `resume()` may be called from anywhere.
         """
         check_stop(stop)
         stop = stop or Stop(self._store)
@@ -396,7 +397,7 @@ class OpenView:
                 state = self._state()
                 assert state is not None
                 if not reached(state.spaces[wanted.space], wanted):
-                    # The log ends before it, or what is between holds no entries.
+                    # The log ends before it, or there are no entries in between.
                     next(self._store.consume_space(wanted.space, offset=wanted.encode(), limit=1, gaps="skip"), None)
                 return self._status(state, None)
             if done == "paused":
@@ -424,7 +425,8 @@ class OpenView:
                 act(self._writer(path))
 
     def rebuild(self, *, progress: Callable[[int], None] | None = None) -> ViewStatus:
-        """Build it anew from the log, beside the present database, and then replace that. Readers go on meanwhile."""
+        """Rebuild the view from the log, beside the present database, and then replace that. Readers continue
+        meanwhile."""
         pause = _PAUSE
         while self._round(lambda: False, progress, anew=True) == "busy":
             self._sleep(pause)
@@ -432,10 +434,10 @@ class OpenView:
         return self.status()
 
     def erase(self, gap: Removed) -> None:
-        """Take what entries that were erased have left in the view out of it, now: `gap` says which.
+        """Remove the traces of erased entries from the view now: `gap` names the entries.
 
-        The view's own `erase(db, gap)` deletes it, and the database is written anew without its free space. A view
-        without such a method is built anew. What was published of the view is deleted; `publish` it again.
+        The view's own `erase(db, gap)` deletes them, and the database is rewritten without its free space. A view
+        without such a method is rebuilt. The published database is deleted; `publish` it again.
         """
         if not hasattr(gap, "space"):
             raise TypeError(f"gap is a Gap, not {type(gap).__name__}")
@@ -485,12 +487,10 @@ class OpenView:
                 if self._is_told(state):
                     self._published = (inner(self._store).clock.monotonic(), state.revision)
                     return done
-            # Entries were erased meanwhile. That erasure may have deleted what was published before this was there.
+            # Entries were erased meanwhile. That erasure may have deleted the published views before this one existed.
             self._unpublish()
             self.catch_up()
-        raise PermanentError(
-            f"the view {self.name!r} holds what was erased, until it is built anew: publish it after that"
-        )
+        raise PermanentError(f"the view {self.name!r} holds erased entries until it is rebuilt: publish it after that")
 
     def _is_told(self, state: State) -> bool:
         """True if a database holds no entry that is erased by now."""
@@ -570,7 +570,9 @@ class OpenView:
         begun, tries = clock.monotonic(), 0
         while tries < 100 and clock.monotonic() - begun < _LONGEST_WAIT:
             if path is not None:
-                with contextlib.suppress(OSError, Unavailable):  # or whoever builds a later version would remove it
+                with contextlib.suppress(
+                    OSError, Unavailable
+                ):  # or a process that builds a later version would remove it
                     self._files.prepare()
                 with contextlib.suppress(FileNotFoundError):
                     readers.db, readers.path = open_reader(path), path
@@ -586,7 +588,7 @@ class OpenView:
                 f"another thread or process has been making the database of the view {self.name!r} for "
                 f"{_LONGEST_WAIT:g} seconds, which takes long where it fetches a published one: ask again"
             )
-        raise PermanentError(f"the view {self.name!r} has no database at {self.path}: catch_up() makes it")
+        raise PermanentError(f"the view {self.name!r} has no database at {self.path}: catch_up() creates it")
 
     def _state(self) -> State | None:
         """Read the state of this version's present database; None if there is none."""
@@ -653,7 +655,7 @@ class OpenView:
         """Release the database, and end `run`. A repeated call is no error.
 
         A thread that builds ends after its batch, and its call raises StoreClosed. If that takes more than ten seconds,
-        or if the thread itself calls this, in `apply` or a signal handler, it lets go of the database at its end.
+        or if the thread itself calls this, in `apply` or a signal handler, the thread releases the database at its end.
         """
         if self._closed:
             return

@@ -53,7 +53,7 @@ class Outdated(Exception):
 
 
 class Published(msgspec.Struct, frozen=True, order=True):
-    """A view's database as it was published. `timestamp` in ms, by the clock of who did it."""
+    """A published database of a view. `timestamp` is in ms, by the publisher's clock."""
 
     timestamp: int
     entries: int
@@ -141,7 +141,7 @@ class Snapshots:
 
 
 def delete_published(store: Store, name: str | None = None) -> int:
-    """Remove what was published of one view, or of all views of the store; how many there were."""
+    """Remove the published databases of one view, or of all views of the store, and return their count."""
     from ..archive.location import path_name
 
     try:
@@ -338,7 +338,7 @@ class _Objects:
         return size
 
     def sweep(self) -> None:
-        """Nothing is left by a process that was stopped: an object is there when all of it is."""
+        """A stopped process leaves nothing: an object exists only when it is complete."""
 
     def read(self, name: str) -> Iterator[bytes]:
         with self._files.mapped(), self._files.sized(self._sizes).open_input_file(name) as file:

@@ -1,4 +1,4 @@
-"""Entries with JSON payloads, by what is at paths in them."""
+"""Entries with JSON payloads, found by the values at paths."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Query(EntryView):
 
         A condition is a value, a list of values, or a dict of eq, ne, lt, lte, gt, gte, in, prefix, exists. A value is
         compared with values of its kind only: text with text, numbers with numbers, True and False with these. None
-        equals null, and what is not there. "ne" finds all that "eq" does not. The names "@segment", "@space",
-        "@sequence", "@timestamp" are the entry's own. In the view's order, or by `order`.
+        equals null and a missing value. "ne" finds all that "eq" does not. The names "@segment", "@space", "@sequence",
+        "@timestamp" are the entry's own. In the view's order, or by `order`.
         """
         query, parameters = self._query(COLUMNS, where, equal, order, reverse, limit)
         return self._entries(query, parameters)

@@ -22,7 +22,8 @@ _TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
 
 
 class Search(EntryView):
-    """`text(entry)` is what is to be found in an entry, or None. `tokenizer` is FTS5's ("porter unicode61" stems)."""
+    """A full-text search. `text(entry)` returns the searchable text of an entry, or None. `tokenizer` is FTS5's
+    ("porter unicode61" stems)."""
 
     def __init__(self, text: Callable[[Entry], str | None], *, tokenizer: str = "unicode61", version: int = 1) -> None:
         super().__init__(version)
@@ -71,7 +72,7 @@ class Search(EntryView):
     ) -> list[Entry]:
         """The entries that hold every word of `query`, the best first: `two words`, `"a phrase"`, `pref*`.
 
-        With `syntax` it is a query in FTS5's own language: AND, OR, NOT, NEAR. ValueError for what is none.
+        With `syntax` it is a query in FTS5's own language: AND, OR, NOT, NEAR. ValueError if it is malformed.
         """
         if not isinstance(query, str):
             raise TypeError(f"a query is text, not {type(query).__name__}")

@@ -27,20 +27,20 @@ class View:
     """
 
     version: int = 1
-    """From 0. Raise it when `setup` or `apply` change: the database is built anew beside the old one."""
+    """From 0. Raise it when `setup` or `apply` change: a new database is built beside the old one."""
 
     def setup(self, db: sqlite3.Connection) -> None:
         """Make the tables, in a new database."""
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
-        """Add `entries`, at least one. If it raises, nothing of the batch stays."""
+        """Apply `entries`, at least one. If it raises, nothing of the batch stays."""
         raise NotImplementedError(f"{type(self).__name__} has no apply(self, db, entries)")
 
     def load(self, db: sqlite3.Connection) -> None:
         """Called before the first `apply` on a database, and again where memory may be ahead of it or behind it."""
 
     def attach(self, view: Any) -> None:
-        """Called by `store.view` with what it returns."""
+        """Take note of the open view: `store.view` calls it with its result."""
 
 
 class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -109,7 +109,7 @@ def test_a_target_that_holds_more_is_refused(client: streamkit.Client, store: St
     target = client.store(uuid4())
     target.restore(SPACE, store)
     target.produce(SPACE, "of its own", [Record(b"1")])
-    with pytest.raises(CorruptData, match="goes on at transaction"):
+    with pytest.raises(CorruptData, match="continues at transaction"):
         target.restore(SPACE, store)
     turned = client.store(uuid4())
     turned.create_space(SPACE, 2)

@@ -11,7 +11,7 @@ __all__ = ["register"]
 
 
 def register(router: Router, service: Service, clock: Clock) -> None:
-    """Add the routes of the protocol, and what it does in the background for the server's own store."""
+    """Add the routes of the protocol, and its background work for the server's own store."""
     routes = StreamRoutes(clock, service.limits)
     routes.register(router)
     service.on_start.append(routes.start)

@@ -77,7 +77,7 @@ class Control:
             return json_answer({"error": error}, refused.status)
 
     async def answer_wake(self, request: Request, path: str, base_url: str) -> Answer:
-        """The same for a caller with the token of a wake, whose requests are limited like those of a key."""
+        """The same for a caller with the token of a wake. Its requests are limited like those of a key."""
         id = unquote(path.split("/")[1])
         try:
             await self._token(id, request)

@@ -27,7 +27,8 @@ __all__ = ["SCHEDULE", "Expiry"]
 SCHEDULE = "__ds/expiry"
 """The segment that lists the streams that can expire."""
 _MOST = 100_000
-"""Streams whose use waits to be recorded. Of one more it is recorded at once, so that memory is bounded."""
+"""The most streams whose use waits to be recorded. The use of one more is recorded at once, so that memory is
+bounded."""
 _log = logging.getLogger("streamkit.serve")
 
 

@@ -180,7 +180,7 @@ async def serve_events(
 
 
 async def _live(request: Request, out: OpenStream, ring: Ring, connection: _Connection, at: int, end: float) -> bool:
-    """Send what comes in the ring from batch `at` on. True at the end, False if the store has to be read again."""
+    """Send the batches of the ring from number `at` on. True at the end, False if the store has to be read again."""
     loop = asyncio.get_running_loop()
     while at >= ring.first:
         for batch in ring.batches(at) if at < ring.end else ():

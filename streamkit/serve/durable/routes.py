@@ -49,7 +49,7 @@ Handler = Callable[["StreamRoutes", "Request"], Awaitable[Answer | None]]
 
 
 def _answers(handler: Handler) -> Handler:
-    """Turn what the protocol refuses into its answer."""
+    """Turn a refusal into the protocol's answer."""
 
     @wraps(handler)
     async def handle(self: StreamRoutes, request: Request) -> Answer | None:
@@ -57,7 +57,7 @@ def _answers(handler: Handler) -> Handler:
             return await handler(self, request)
         except Refused as refused:
             if request.opened is not None:
-                return None  # the stream went away while it was read: the client asks again, and is told
+                return None  # the stream was deleted while it was read: the client asks again, and learns it
             return _answer(refused.status, refused.headers, refused.reason.encode() + b"\n", "text/plain")
 
     return handle
@@ -251,7 +251,7 @@ def _state_headers(state: State, *, expiry: bool = True) -> dict[str, str]:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    """The headers by name in lower case. A Problem if one of the protocol's is there twice or is not ASCII."""
+    """The headers by name in lower case. A Problem if a header of the protocol occurs twice or is not ASCII."""
     found: dict[str, str] = {}
     for name, value in request.headers:
         key = name.decode("latin-1")

@@ -88,7 +88,7 @@ class Streams:
         return self.live(segment, await self.load(segment))
 
     async def producer(self, segment: str, base: int, id: str) -> tuple[int, int] | None:
-        """Epoch and sequence of a producer whose state was moved out of the stream's; None if there is none."""
+        """Epoch and sequence of a producer whose state was moved out of the stream's state; None if there is none."""
         entry = await self.store.peek(self.space, self.producer_segment(segment, base, id))
         if entry.sequence == 0:
             return None
@@ -211,7 +211,7 @@ class Streams:
         return {segment: sequence + 1, **await self._release(trx, state)}
 
     async def _release(self, trx: AsyncTransaction, state: State) -> dict[str, int]:
-        """Add to `trx` that a fork is no more. A source that was kept for its last fork goes as well, and so on."""
+        """Add the end of a fork to `trx`. A source that was kept for its last fork is removed as well, and so on."""
         if state.fork is None:
             return {}
         name = source_segment(state.fork.source)

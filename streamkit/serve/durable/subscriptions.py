@@ -110,7 +110,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
         return now >= self.next_attempt and (self.wake is None or 0 < self.until <= now)
 
     def due(self) -> int | None:
-        """The time at which somebody has to look again, though no stream changes; None: there is none."""
+        """The time of the next look that is due even if no stream changes; None if there is none."""
         if self.wake is not None and self.until:
             return self.until
         return self.next_attempt if self.wake is None and self.failures else None

@@ -123,7 +123,7 @@ def send(target: Target, body: bytes, signature: str) -> Any:
         if target.is_development
         else _Pinned(address, target)
     )
-    # The timeout of a socket begins anew with each byte: a target could hold the thread for ever.
+    # The timeout of a socket restarts with each byte: a target could hold the thread for ever.
     late = threading.Event()
     timer = threading.Timer(_SECONDS, _cut, (connection, late))
     timer.daemon = True

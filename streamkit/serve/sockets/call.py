@@ -37,7 +37,7 @@ class Call(msgspec.Struct, kw_only=True):
     order: frozenset[str] = frozenset()
     """Calls of a connection that share one of these texts are handled in their order."""
     group: str = ""
-    """The path of the group whose deliveries it receives or settles. Unsettled ones go back at the end."""
+    """The path of the group whose deliveries it receives or settles. Unsettled deliveries go back at the end."""
     then: str = ""
     """The member of the answer that is the path of the stream to open."""
 

@@ -175,7 +175,7 @@ class Socket(OpenStream):
         self.wake()
 
     async def _begin(self, data: bytes) -> None:
-        """Begin what a message asks for. What is wrong with it is answered."""
+        """Begin the call of a message. A wrong message is answered with its error."""
         id = b"null"
         try:
             found = _decoded(data)

@@ -1,4 +1,4 @@
-"""The beginning of a WebSocket: who may open it, by which key, and what refuses it."""
+"""The beginning of a WebSocket: the check of its key and origin, and the refusals."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def _json(request: Request) -> bytes:
 
 
 def nodes_of(given: Any) -> frozenset[str]:
-    """The nodes whose records a reader does not get."""
+    """The nodes whose records a reader skips."""
     if given is None:
         return frozenset()
     found = [given] if isinstance(given, str) else given

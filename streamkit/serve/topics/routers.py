@@ -157,7 +157,7 @@ class Routers:
         try:
             self._topics.store.produce(SPACE, router.cursor, [Record(msgspec.json.encode(start))], expected_sequence=0)
         except SequenceMismatch:
-            return  # somebody makes the same one at this moment
+            return  # another request creates the same router at this moment
 
     def _check_graph(self, name: str, config: RouterConfig) -> None:
         others = [router.config for router in self.all() if router.name != name]
@@ -173,7 +173,7 @@ class Routers:
             raise Refused("router_cycle", f"the router would make a cycle: {' -> '.join(cycle)}", cycle=cycle)
 
     def delete(self, name: str) -> bool:
-        """Remove a router. What it has copied stays. Whether it was there."""
+        """Remove a router. Its copies stay. True if it existed."""
         for _ in range(_TRIES):
             router = self.find(check_router_name(name))
             if router is None:
@@ -202,7 +202,7 @@ class Routers:
     # -- forwarding ---------------------------------------------------------------------------------------------
 
     def upstream(self, topic: str) -> set[str]:
-        """The topics whose records come to `topic`, at last."""
+        """The topics whose records reach `topic`, directly or through others."""
         found: set[str] = set()
         left = [topic]
         routers = self.all()
@@ -229,7 +229,7 @@ class Routers:
                 self.push(router.config.dest, seen | {topic})
 
     def forward(self, router: Router) -> None:
-        """Copy what the source has by now."""
+        """Copy the records that the source has by now."""
         topics, config = self._topics, router.config
         predicate = predicate_of(config.filter)
         for _ in range(1_000_000):

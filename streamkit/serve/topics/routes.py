@@ -224,7 +224,7 @@ class TopicRoutes:
         return found, 201 if is_new else 200
 
     def _push_later(self, request: Request, name: str) -> None:
-        """Have the routers forward it: a source may lose it before somebody reads the target."""
+        """Have the routers forward it: a source may lose it before a reader reads the target."""
         store, _, routers = self._opened(request)
 
         async def push() -> None:
@@ -473,7 +473,7 @@ class TopicRoutes:
         return _listed("routers", await self._do(request, work), size, "router")
 
     async def delete_router(self, request: Request) -> Any:
-        """Remove a router. What it has copied stays."""
+        """Remove a router. Its copies stay."""
         name = self._router(request)
 
         def work(_: Topics, routers: Routers) -> bool:

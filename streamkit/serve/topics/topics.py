@@ -101,7 +101,7 @@ def record_out(entry: Entry, *, tags: bool, meta: bool, data: bool = True) -> di
 
 
 def _data_of(entry: Entry) -> Any:
-    """The payload. What was written into the space by another interface may be no JSON: it is a string then."""
+    """The payload. Another interface may have written a payload that is no JSON: it is a string then."""
     try:
         _raw.decode(entry.payload)
         # White space without line ends: it is sent as a line of an event stream too.
@@ -192,7 +192,7 @@ class Topics:
                 yield status.segment
 
     def delete(self, name: str, if_empty: bool) -> bool:
-        """Remove a topic and its records. Whether it was there."""
+        """Remove a topic and its records. True if it existed."""
         for _ in range(_TRIES):
             topic = self.find(name)
             if topic is None:
@@ -254,7 +254,7 @@ class Topics:
         return extent.head
 
     def evict(self, topic: Topic) -> None:
-        """Trim what the ttl and the caps of a topic do not keep."""
+        """Trim the records beyond the ttl and the caps of a topic."""
         config, segment, store = topic.config, topic.segment, self.store
         status = store.segment_status(SPACE, segment)
         if not status.last_sequence or status.first_sequence > status.last_sequence:
@@ -271,7 +271,7 @@ class Topics:
             store.trim(SPACE, segment, keep_bytes=config.cap_bytes)
 
     def read(self, topic: Topic, after: int) -> Iterator[Entry | Gap]:
-        """The records after a sequence, and the gaps between them. Of a queue, the jobs that are not done."""
+        """The records after a sequence, and the gaps between them. For a queue: the jobs that are not done."""
         self.evict(topic)
         found = self.store.consume_segment(SPACE, topic.segment, min_sequence=after + 1, gaps="yield")
         if not topic.is_queue:
@@ -312,7 +312,7 @@ class Topics:
         return removal_mark(self.store, SPACE)
 
     def remove(self, topic: Topic, sequences: Sequence[int]) -> None:
-        """Delete records for ever. No reader gets them any more, and no tombstone tells of them."""
+        """Delete records for ever. No reader gets them any more, and there are no tombstones for them."""
         for first in range(0, len(sequences), 100_000):
             try:
                 self.store.erase(SPACE, topic.segment, sequences=sequences[first : first + 100_000])

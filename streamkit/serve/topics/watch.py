@@ -38,7 +38,7 @@ TTL = 300_000
 _TIME = ""
 """The member of a cursor that has the time of its event. No topic has this name."""
 _LONGEST_PAUSE = 5.0
-"""Seconds between two looks at topics whose records only time removes, or that were deleted."""
+"""Seconds between two looks for records that expired and topics that were deleted."""
 
 
 class TopicIn(msgspec.Struct):
@@ -159,7 +159,7 @@ def opened(store: Store, wid: str, key: str, cursor: str | None) -> Watch:
 
 
 def cursor_given(request: Request) -> str | None:
-    """The cursor that a client goes on from: the id of the last event that it got."""
+    """The cursor from which a client continues: the id of the last event that it got."""
     return request.text_header(b"last-event-id") or request.query().get("cursor")
 
 
@@ -199,7 +199,7 @@ class _Stream:
 
     @property
     def id(self) -> str:
-        """The cursor after what was sent, and the time."""
+        """The cursor after the sent records, and the time."""
         return _base64(msgspec.json.encode({**self.cursors, _TIME: _now()}))
 
     def look(self) -> tuple[list[bytes], bool]:

@@ -167,7 +167,7 @@ async def _answer(request: Request, function: str, given: _AskIn) -> Answer:
         except NoFunction as error:
             raise Problem("not-found", str(error)) from None
         except FileNotFoundError:
-            raise Problem("view-behind", f"the view {view.name!r} is being built anew; ask again") from None
+            raise Problem("view-behind", f"the view {view.name!r} is being rebuilt; ask again") from None
         except PermanentError as error:
             if type(error) is not PermanentError:
                 raise

@@ -142,7 +142,7 @@ def binary(request: Request, body: bytes) -> Record:
             name = key.decode("latin-1")
             if name in metadata or not _NAME.fullmatch(name[3:]):
                 raise Problem(
-                    "invalid-request", f"the header {name[:40]} is no attribute of a CloudEvent, or is there twice"
+                    "invalid-request", f"the header {name[:40]} is no attribute of a CloudEvent, or occurs twice"
                 )
             metadata[name] = unquote(value.decode("latin-1"), errors="replace")
     content_type = request.text_header(b"content-type")

@@ -87,7 +87,7 @@ def cursor_of(spaces: Iterable[str], text: str | None) -> dict[str, LexKey | Non
             data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
             offsets = msgspec.json.decode(data, type=dict[str, bytes | None])
         except ValueError:
-            raise InvalidOffset("the cursor is damaged; pass what a page or an event gave") from None
+            raise InvalidOffset("the cursor is damaged; pass the cursor of a page or an event") from None
         _check_count(len(offsets))
         for space, offset in offsets.items():
             check_name(space, "space")

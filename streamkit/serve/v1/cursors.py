@@ -45,7 +45,7 @@ def _events(items: Iterable[Item], id: str | None) -> bytes:
 
 
 def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
-    """The first items, and whether there are no more."""
+    """The first items, and True if there are no more."""
     items: list[Item] = []
     size = 0
     for entry in entries:
@@ -122,11 +122,11 @@ class SpaceCursor:
         self._bounds = bounds
         self._offset: LexKey = Offset.beginning(space).encode() if offset is None else offset
         self._last: Entry | None = None
-        """The last one that it gave: `_offset` is older then, and made anew when it is asked for."""
+        """The last entry that it returned. `_offset` is older then, and is computed when it is asked for."""
 
     @property
     def offset(self) -> LexKey:
-        """After what it has given."""
+        """The cursor after the returned items."""
         if self._last is not None:
             self._offset, self._last = self._last.space_offset, None
         return self._offset
@@ -207,7 +207,7 @@ class SeveralCursor:
 
     @property
     def text(self) -> str:
-        """The composite cursor after what it has given."""
+        """The composite cursor after the returned items."""
         return cursor_text({space: cursor.offset for space, cursor in self._cursors.items()})
 
     async def page(self) -> tuple[bytes, bool]:

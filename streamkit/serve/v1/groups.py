@@ -325,7 +325,7 @@ async def redrive(request: Request) -> Answer:
 
 
 async def seek(request: Request) -> Answer:
-    """Go on at another place. What is pending, waiting or dead is forgotten."""
+    """Continue at another place. Pending, waiting and dead entries are forgotten."""
     request.query(())
     given = await body_of(request, _seek_in)
     group = await found_group(request)

@@ -36,7 +36,7 @@ class MemberOut(msgspec.Struct):
 
 
 class MembersOut(msgspec.Struct):
-    """The members that are there, by name."""
+    """The members, by name."""
 
     members: list[Member]
 

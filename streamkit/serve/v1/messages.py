@@ -114,7 +114,7 @@ def _store(message: _Placed) -> str:
 
 
 def _body(**fields: Any) -> bytes:
-    """A JSON object without the members that are UNSET; what is Raw stays byte for byte."""
+    """A JSON object without the members that are UNSET. Raw members stay byte for byte."""
     return msgspec.json.encode({name: value for name, value in fields.items() if value is not UNSET})
 
 

@@ -18,7 +18,7 @@ __all__ = ["Found", "segment_page", "several_page", "space_page"]
 
 
 class Found:
-    """The items of a page as they are and as JSON has them, and whether there are no more by now."""
+    """The items of a page, their JSON, and True if there are no more by now."""
 
     __slots__ = ("caught_up", "items", "last", "out")
 

@@ -153,7 +153,7 @@ async def _until_gone(
 
 
 async def _end(task: asyncio.Future[T]) -> None:
-    """Cancel what has not ended, and wait for what it gives back."""
+    """Cancel the running call, and wait until its deliveries have gone back."""
     if not task.done():
         task.cancel()
         await asyncio.wait([task])

@@ -106,7 +106,7 @@ async def records_of(request: Request) -> list[Record]:
 
 
 def _check_text(body: bytes) -> None:
-    """A Problem unless it is UTF-8: msgspec does not look into what it keeps as it is."""
+    """A Problem unless it is UTF-8: msgspec does not check raw members."""
     if not body.isascii():
         try:
             body.decode()

@@ -66,7 +66,7 @@ def _found(request: Request, store: Store) -> tuple[RouteControl, RouteStatus]:
     name = request.name(1)
     control = store.find_route(name)
     if control is None:
-        raise Problem("not-found", f"the store has no route {name!r}; a program makes it with store.route(…)")
+        raise Problem("not-found", f"the store has no route {name!r}; a program creates it with store.route(…)")
     status = control.status()
     request.access.check_space(status.source)
     request.access.check_space(status.target)
@@ -115,7 +115,7 @@ async def control_route(request: Request) -> Answer:
 
 
 async def delete_route(request: Request) -> Answer:
-    """Forget a route. What it has copied stays."""
+    """Forget a route. Its copies stay."""
     request.query(())
     request.access.check_all_segments()
     store = request.store()

@@ -49,6 +49,6 @@ async def get_segment(request: Request) -> Answer:
 
 
 async def delete_segment(request: Request) -> Answer:
-    """Remove all entries of a segment. A later write goes on after its last sequence."""
+    """Remove all entries of a segment. A later write continues after its last sequence."""
     request.query(())
     return json_answer(await request.store().delete_segment(request.name(1), request.name(2)))

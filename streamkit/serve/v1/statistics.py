@@ -1,4 +1,4 @@
-"""Figures of a store and of a space: what this process has done for the store, and entries by time."""
+"""Figures of a store and of a space: the work of this process for the store, and entries by time."""
 
 from __future__ import annotations
 

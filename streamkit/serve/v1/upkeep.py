@@ -131,7 +131,7 @@ async def start_operation(request: Request) -> Answer:
 def _ended(task: asyncio.Task[None]) -> None:
     _running.discard(task)
     if not task.cancelled():
-        task.exception()  # its last note could not be written: it is told as lost
+        task.exception()  # its last note could not be written: it is reported as lost
 
 
 async def get_operation(request: Request) -> Answer | None:

@@ -1,4 +1,4 @@
-"""Views: those whose databases are in this machine's place for them, and read-only SQL with limits."""
+"""Views whose databases are on this machine, and read-only SQL with limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class QueryIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RowsOut(msgspec.Struct):
-    """Rows, as lists in the order of `columns`. A blob is `{"base64": …}`. `complete`: there are no more rows."""
+    """Rows, as lists in the order of `columns`. A blob is `{"base64": …}`. `complete`: true if there are no more
+    rows."""
 
     columns: list[str]
     rows: list[list[Any]]

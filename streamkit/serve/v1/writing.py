@@ -80,7 +80,8 @@ def _base(store: UUID, space: str) -> str:
 async def write(
     request: Request, store: AsyncStore, space: str, parts: Sequence[Part], key: str | None, grant: LeaseGrant | None
 ) -> Any:
-    """The transaction that wrote the parts, or its draft. An unknown outcome is told with where to ask for it."""
+    """The transaction that wrote the parts, or its draft. An unknown outcome is raised with the address to ask for
+    it."""
     try:
         if len(parts) == 1 and parts[0][1] and not is_much(parts[0][1]):
             # The same as below, without what only several parts, or large ones, need.
@@ -168,7 +169,7 @@ _decode_parts = msgspec.json.Decoder(list[_Part]).decode
 
 
 async def commit(request: Request) -> Answer:
-    """Commit parts of several segments, with what each expects."""
+    """Commit parts of several segments, each with its expectation."""
     request.query(())
     store, space = request.store(), request.name(1)
     key, grant = idempotency_key(request), await lease_grant(request, store)

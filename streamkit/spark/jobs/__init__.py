@@ -1,4 +1,4 @@
 """Jobs for spark-submit or `python -m streamkit.spark.jobs.<name>`: archive, compact, lag, restore, verify.
 
-Each prints what it is about to do and what it did, may be killed anywhere, and goes on when it is run again.
+Each prints its plan and its result, may be killed anywhere, and continues when it is run again.
 """

@@ -43,7 +43,7 @@ def _archive(
 
 def job(given: Sequence[str] | None = None) -> int:
     parser = arguments("archive", "Move committed transactions into Delta tables.")
-    parser.add_argument("--min-age", type=float, default=None, help="only what is older than so many seconds")
+    parser.add_argument("--min-age", type=float, default=None, help="only transactions older than so many seconds")
     parser.add_argument("--target-file-bytes", type=int, default=64 << 20, help="payload in a file")
     parser.add_argument(
         "--wait", type=float, default=90.0, help="seconds for other archivers to end; a killed one's lease lasts 60"

@@ -126,7 +126,7 @@ def spread_over(spark: SparkSession, url: str, place: str | None) -> Spread:
 
 
 def main(job: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a job; what it refuses is one line on standard error."""
+    """Run a job. A refusal is one line on standard error."""
     try:
         code = job(None)
     except (StreamkitError, ValueError, OSError) as error:

@@ -20,7 +20,7 @@ def job(given: Sequence[str] | None = None) -> int:
     parser = arguments("compact", "Merge small files of archives; remove those that no version needs.")
     parser.add_argument("--target-file-bytes", type=int, default=64 << 20, help="payload in a file")
     parser.add_argument(
-        "--retention-hours", type=float, default=168.0, help="keep what is younger: longer than the longest reader"
+        "--retention-hours", type=float, default=168.0, help="keep younger files: longer than the longest read takes"
     )
     parser.add_argument(
         "--spread", action="store_true", help="one space after the other, its files on all executors at once"

@@ -44,7 +44,7 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
             rows.append((store, space, "log", error))
     say(f"checking the entries of both tiers: {len(work)} spaces")
     known = {(store, space) for store, space, *_ in rows}
-    # What is known to be damaged would end the query over all the others.
+    # A known damaged partition would end the query over all the others.
     frame, failed, thinned = _together(spark, url, [pair for pair in work if pair not in known], archive)
     whole = spark.createDataFrame(rows + failed, _SCHEMA)
     for part in _entries(frame, thinned):

@@ -49,7 +49,7 @@ class Leasing(Subject):
         neighbour.release(grant)
 
     def test_tokens_grow(self) -> None:
-        """A later grant had a token that was not greater: a leader of the past could not be told from the present."""
+        """A later grant had a token that was not greater: a former leader could not be told from the present one."""
         last = -1
         for backend in (self.backend, self.backend, self.stranger(), self.stranger(), self.backend):
             grant = backend.acquire("leader", LONG)

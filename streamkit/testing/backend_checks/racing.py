@@ -66,7 +66,7 @@ class Racing(Subject):
         same(found, THREADS * steps, "the counter after all increments")
 
     def test_the_keys_of_a_log_grow_whoever_writes(self) -> None:
-        """A key was put with NEXT after a greater one had been acknowledged to somebody else, or had been seen."""
+        """A key was put with NEXT after a greater one had been acknowledged to another writer, or had been read."""
         if self.limits.remote:
             raise SkipTest("a remote backend need not compare the keys of a log")
         runners = self.runners()
@@ -104,8 +104,8 @@ class Racing(Subject):
         same(len(puts), len({key for key, _, _ in puts}), "the winners, one for each row")
 
     def _watch_log(self, writing: set[int]) -> None:
-        """Read the keys of the log while others are `writing` it. A scan need not be of one moment; but what it finds
-        is there before the next one begins, and so is then all that is below."""
+        """Read the keys of the log while other threads are `writing` it. A scan need not be of one moment. But all keys
+        that it finds exist before the next scan begins, and so do all lower keys."""
         last = b""
         there: set[bytes] = set()
         while writing:

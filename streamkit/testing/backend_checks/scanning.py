@@ -91,7 +91,7 @@ class Scanning(Subject):
         same([row.key for row in self.backend.scan(P, b"", END, limit=1)], [keys[2 * page]], "the first row")
 
     def test_a_scan_goes_on_while_rows_are_written_and_deleted(self) -> None:
-        """A row that was there all the time was left out or given twice, because others came and went."""
+        """A row that existed all the time was left out or returned twice, because other rows came and went."""
         keys = self.many(2)
         self.fill(P, keys)
         page = min(self.limits.page, 1000)

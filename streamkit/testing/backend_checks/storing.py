@@ -206,7 +206,7 @@ class Storing(Subject):
         hold(isinstance(limits.remote, bool), f"remote is True or False: {limits}")
 
     def test_requests_are_counted(self) -> None:
-        """`requests` is not a count per kind that grows with what is asked of the service."""
+        """`requests` is not a count per kind that grows with the requests to the service."""
         backend = self.stranger()
         same(sum(backend.requests.values()), 0, "the requests of a backend that did nothing yet")
         backend.put(P, b"k", b"1")
@@ -221,7 +221,7 @@ class Storing(Subject):
             hold(sum(second.values()) >= sum(first.values()) + 2, f"get and scan were not: {first}, {second}")
 
     def test_the_service_time_comes_with_answers_and_never_goes_back(self) -> None:
-        """`service_time` went back, stood still for seconds while the service answered, or was never told."""
+        """`service_time` went back, stood still for seconds while the service answered, or was never known."""
         backend = self.stranger()
         backend.put(P, b"k", b"1")
         told = backend.service_time()

@@ -77,7 +77,7 @@ def together(*jobs: Callable[[], T], timeout: float) -> list[T]:
 class Subject:
     """One check's own store. pytest calls `setup_method` and `teardown_method` by itself, as `run_conformance` does.
 
-    What may be overridden: `make_driver`, which must be, and what follows it.
+    Override `make_driver`. The members before and after it may be overridden too.
     """
 
     lease_ttl: float = 1.0
@@ -92,7 +92,8 @@ class Subject:
     """The stores are left there: the storage under test is thrown away as a whole."""
 
     def make_driver(self) -> Driver:
-        """A new driver of one and the same root, with nothing shared but the service: another process, as it were."""
+        """Return a new driver of one and the same root. It shares only the service with the other drivers, like another
+        process."""
         raise NotImplementedError("override make_driver: it returns a new driver of the root under test")
 
     def clock(self) -> float:

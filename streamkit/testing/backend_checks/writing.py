@@ -1,4 +1,4 @@
-"""Preconditions, etags, deleting: what one write must do."""
+"""Preconditions, etags, deleting: the duties of one write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Writing(Subject):
         same(self.content(P), {b"k": b"three"}, "the partition after four puts of one key")
 
     def test_a_put_with_absent_creates_once(self) -> None:
-        """A put with ABSENT replaced a row that was there: two writers could both commit the same number."""
+        """A put with ABSENT replaced an existing row: two writers could both commit the same number."""
         self.backend.put(P, b"k", b"first", ABSENT)
         for backend in (self.backend, self.stranger()):
             for data in (b"second", b"first"):
