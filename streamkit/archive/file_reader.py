@@ -73,7 +73,7 @@ class FileReader:
             return next(payload for part, payload in said_parts if part.partition == file.partition)
         said = (source.metadata.metadata or {}).get(PAYLOAD_BYTES.encode(), b"").decode(errors="replace")
         number = said.partition(" ")[0]
-        # Another engine that rewrites a file may leave old row positions there.
+        # Another engine that rewrites a file may copy this metadata, which then describes the old rows.
         if file.ours and number.isdecimal() and said == sealed(int(number)):
             return int(number)
         with self.table.reading(file.path):

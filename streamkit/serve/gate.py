@@ -203,7 +203,7 @@ class Gate:
         self._count(priority, 1)
 
     def leave(self, access: Access, priority: int | None = None) -> None:
-        """It has ended."""
+        """End the request."""
         self._caller(access).requests -= 1
         self.requests -= 1
         self._count(access.priority if priority is None else priority, -1)
@@ -220,7 +220,7 @@ class Gate:
         self._count(access.priority if priority is None else priority, -1)
 
     def close_stream(self, access: Access, priority: int | None = None) -> None:
-        """It has ended."""
+        """End the request."""
         self._caller(access).streams -= 1
         self.streams -= 1
         self._count(access.priority if priority is None else priority, 1)

@@ -57,7 +57,7 @@ class Metrics:
         return [(count, {"code": code}) for code, count in list(self.refusals.items())]
 
     def text(self, service: Service) -> str:
-        """All counts, and the number of open stores and streams of the service."""
+        """All metrics, those of the service included, in the format of Prometheus."""
         return "\n".join([*self._lines(service), ""])
 
     def _lines(self, service: Service) -> Iterator[str]:
