@@ -44,7 +44,7 @@ class Account:
 
     @property
     def container(self) -> str:
-        """The blob container: bodies and leases of all stores."""
+        """The blob container: values and leases of all stores."""
         return self.prefix
 
     def archive_options(self) -> dict[str, str]:

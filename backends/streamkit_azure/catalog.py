@@ -15,10 +15,10 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.data.tables import TableClient, UpdateMode
 
 from .account import ARCHIVE, Account
-from .bodies import folder
+from .blobs import folder
 from .errors import code_of, foreign
 from .keys import encode_key, encode_partition
-from .rows import FORMAT, Body
+from .rows import FORMAT, Blob
 from .service import Clients
 
 __all__ = ["delete", "stores"]
@@ -70,7 +70,7 @@ def delete(clients: Clients, account: Account, store: UUID, keep: Collection[tup
             except HttpResponseError as error:
                 if code_of(error) != "TableBeingDeleted":
                     raise
-    blobs = {folder(store) + body.name for body in kept.values() if body is not None}
+    blobs = {folder(store) + blob.name for blob in kept.values() if blob is not None}
     for path in (f"{store}/", f"{ARCHIVE}/{store}/"):
         names = clients.container.list_blob_names(name_starts_with=path)
         for page in _pages(names, account.blobs, "ContainerNotFound"):
@@ -80,9 +80,9 @@ def delete(clients: Clients, account: Account, store: UUID, keep: Collection[tup
 _Address = tuple[str, str]
 
 
-def _delete_rows(clients: Clients, account: Account, spared: set[_Address]) -> dict[_Address, Body | None]:
+def _delete_rows(clients: Clients, account: Account, spared: set[_Address]) -> dict[_Address, Blob | None]:
     """Remove all rows but these. Return those of them that exist, and the blobs that they refer to."""
-    kept: dict[_Address, Body | None] = {}
+    kept: dict[_Address, Blob | None] = {}
 
     def remove(row: _Address) -> None:
         with foreign(account.tables, writing=True):
@@ -90,9 +90,9 @@ def _delete_rows(clients: Clients, account: Account, spared: set[_Address]) -> d
 
     found = clients.table.list_entities(select=["PartitionKey", "RowKey", "b"])
     for page in _pages(found, account.tables, "TableNotFound"):
-        rows = {(entity["PartitionKey"], entity["RowKey"]): Body.of(entity.get("b") or "") for entity in page}
+        rows = {(entity["PartitionKey"], entity["RowKey"]): Blob.of(entity.get("b") or "") for entity in page}
         clients.threads.each(remove, [row for row in rows if row not in spared])
-        kept |= {row: body for row, body in rows.items() if row in spared}
+        kept |= {row: blob for row, blob in rows.items() if row in spared}
     return kept
 
 

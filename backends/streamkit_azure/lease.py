@@ -26,7 +26,7 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from streamkit.backend import Grant, first_token
 from streamkit.errors import CorruptData, LeaseLost, StreamkitError, Unavailable
 
-from .bodies import make_container
+from .blobs import make_container
 from .errors import code_of, foreign
 from .service import Clients
 

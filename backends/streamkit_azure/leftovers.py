@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from azure.core.exceptions import ResourceNotFoundError
 
-from .bodies import Bodies
+from .blobs import Blobs
 from .errors import foreign
 from .read import Reader
 from .service import Clients
@@ -18,12 +18,12 @@ WRITING = 3600.0
 puts its blob again."""
 
 
-def remove_leftovers(clients: Clients, bodies: Bodies, reader: Reader, where: str) -> str | None:
+def remove_leftovers(clients: Clients, blobs: Blobs, reader: Reader, where: str) -> str | None:
     """Remove them, and say how many are too young to be removed; None if none is."""
-    stored = bodies.stored()  # before the rows, so that it has no blob that is written meanwhile
+    stored = blobs.stored()  # before the rows, so that it has no blob that is written meanwhile
     if not stored:
         return None
-    named = reader.all_bodies()
+    named = reader.all_blobs()
     leftovers = {name: written for name, written in stored.items() if name not in named}
     told = clients.clock.time
     until = (told.latest if told is not None else 0.0) - WRITING
@@ -31,7 +31,7 @@ def remove_leftovers(clients: Clients, bodies: Bodies, reader: Reader, where: st
     def remove(name: str) -> None:
         with foreign(where, writing=True):
             try:
-                clients.container.delete_blob(bodies.path_of(name))
+                clients.container.delete_blob(blobs.path_of(name))
             except ResourceNotFoundError:
                 return
 

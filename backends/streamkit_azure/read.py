@@ -12,10 +12,10 @@ from azure.data.tables import TableEntity
 from streamkit.backend import Range, Row, Value
 from streamkit.errors import CorruptData, PermanentError
 
-from .bodies import Bodies
+from .blobs import Blobs
 from .errors import code_of, foreign
 from .keys import decode_key, encode_bound, encode_key, encode_partition
-from .rows import Body, Stored, columns, decode, part
+from .rows import Blob, Stored, columns, decode, part
 from .service import Clients
 
 __all__ = ["PAGE", "Reader"]
@@ -30,9 +30,9 @@ R = TypeVar("R")
 
 
 class Reader:
-    def __init__(self, clients: Callable[[], Clients], bodies: Bodies, where: str, page: int) -> None:
+    def __init__(self, clients: Callable[[], Clients], blobs: Blobs, where: str, page: int) -> None:
         self._clients = clients
-        self._bodies = bodies
+        self._blobs = blobs
         self._where = where
         self._page = page
 
@@ -45,7 +45,7 @@ class Reader:
             if wanted.start < 0 or wanted.length < 0:
                 raise ValueError(f"start and length of a range are zero or more: {wanted}")
         found: list[bytes | None] = [None] * len(ranges)
-        blobs = {at: body for at, wanted in enumerate(ranges) if (body := Body.of_etag(wanted.etag))}
+        blobs = {at: blob for at, wanted in enumerate(ranges) if (blob := Blob.of_etag(wanted.etag))}
         of_key: dict[bytes, list[int]] = {}
         for at, wanted in enumerate(ranges):
             if at not in blobs:
@@ -55,24 +55,24 @@ class Reader:
         for (key, indexes), entity in zip(of_key.items(), entities, strict=True):
             if entity is None:
                 continue
-            body = decode(entity, None, key).body
+            blob = decode(entity, None, key).blob
             for at in indexes:
-                if body is None:
+                if blob is None:
                     found[at] = part(entity, ranges[at])
                 else:
-                    blobs[at] = body
-        parts = self._each(lambda at: self._bodies.get(blobs[at], ranges[at].start, ranges[at].length), list(blobs))
+                    blobs[at] = blob
+        parts = self._each(lambda at: self._blobs.get(blobs[at], ranges[at].start, ranges[at].length), list(blobs))
         for at, data in zip(blobs, parts, strict=True):
             found[at] = self._moved(partition, ranges[at], blobs[at]) if data is None else data
         return found
 
-    def _moved(self, partition: bytes, wanted: Range, missing: Body) -> bytes | None:
+    def _moved(self, partition: bytes, wanted: Range, missing: Blob) -> bytes | None:
         """A range whose blob is missing. None if the row is missing too, or is another one by now."""
-        if self._again(partition, wanted.key, missing) is None or Body.of_etag(wanted.etag) is not None:
+        if self._again(partition, wanted.key, missing) is None or Blob.of_etag(wanted.etag) is not None:
             return None
         return self.read(partition, [wanted])[0]
 
-    def bodies(self, partition: bytes, keys: Sequence[bytes]) -> list[Body]:
+    def blobs(self, partition: bytes, keys: Sequence[bytes]) -> list[Blob]:
         """The blobs that the rows refer to."""
         rows = {encode_key(key): key for key in keys}
         if len(rows) == 1:
@@ -87,13 +87,13 @@ class Reader:
             entities = [
                 decode(row, None, rows[row["RowKey"]]) for page in pages for row in page if row["RowKey"] in rows
             ]
-        return [entity.body for entity in entities if entity.body]
+        return [entity.blob for entity in entities if entity.blob]
 
-    def all_bodies(self) -> set[str]:
+    def all_blobs(self) -> set[str]:
         """The names of the blobs that rows of any partition refer to."""
         pages = self._pages("b ge '0'", PAGE, ["f", "b"])
-        bodies = [decode(row, None, b"").body for page in pages for row in page]
-        return {body.name for body in bodies if body}
+        blobs = [decode(row, None, b"").blob for page in pages for row in page]
+        return {blob.name for blob in blobs if blob}
 
     def scan(self, partition: bytes, start: bytes, end: bytes, limit: int, values: bool) -> Iterator[Row]:
         condition = (
@@ -155,33 +155,33 @@ class Reader:
 
     def _followed(self, partition: bytes, key: bytes, row: Stored) -> Value | None:
         """The value, from its blob if it is in one. None if the row is gone by then."""
-        while row.body is not None:
-            data = self._bodies.get(row.body, 0, row.body.size)
+        while row.blob is not None:
+            data = self._blobs.get(row.blob, 0, row.blob.size)
             if data is not None:
                 return Value(data, row.etag)
-            again = self._again(partition, key, row.body)
+            again = self._again(partition, key, row.blob)
             if again is None:
                 return None
             row = again
         return Value(row.data, row.etag)
 
-    def _again(self, partition: bytes, key: bytes, missing: Body) -> Stored | None:
+    def _again(self, partition: bytes, key: bytes, missing: Blob) -> Stored | None:
         """The row whose blob is missing: it was replaced or deleted meanwhile, else CorruptData."""
         entity = self._entity(partition, key)
         if entity is None:
             return None
         row = decode(entity, entity.metadata["etag"], key)
-        if row.body == missing:
+        if row.blob == missing:
             raise CorruptData(f"the row {key!r} refers to the blob {missing.name!r}, which is missing")
         return row
 
     def _whole(self, partition: bytes, found: Sequence[tuple[bytes, Stored]]) -> Iterator[Row]:
         """The rows with their values; the next blobs are fetched while the caller is at work on the rows before."""
         waiting: deque[Callable[[], Value | None]] = deque()
-        coming = iter([(key, row) for key, row in found if row.body])
+        coming = iter([(key, row) for key, row in found if row.blob])
         ahead = 0
         for key, row in found:
-            if row.body is None:
+            if row.blob is None:
                 yield Row(key, row.data, row.etag)
                 continue
             while not waiting or ahead < _AHEAD:
@@ -189,8 +189,8 @@ class Reader:
                 if following is None:
                     break
                 waiting.append(self._clients().threads.start(self._followed, partition, *following))
-                ahead += following[1].body.size if following[1].body else 0
+                ahead += following[1].blob.size if following[1].blob else 0
             value = waiting.popleft()()
-            ahead -= row.body.size
+            ahead -= row.blob.size
             if value is not None:
                 yield Row(key, *value)

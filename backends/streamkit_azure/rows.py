@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from streamkit.backend import Etag, Expect, Range
 from streamkit.errors import CorruptData, UnsupportedVersion
 
-__all__ = ["FORMAT", "MOST", "Body", "Stored", "columns", "decode", "encode", "part"]
+__all__ = ["FORMAT", "MOST", "Blob", "Stored", "columns", "decode", "encode", "part"]
 
 FORMAT = 3
 _COLUMN = 64 << 10
@@ -24,20 +24,20 @@ MOST = 11 * _COLUMN
 to read, and a hundred times as much to write."""
 
 
-class Body(NamedTuple):
+class Blob(NamedTuple):
     """A value that is in a blob."""
 
     name: str
     size: int
 
     @classmethod
-    def of(cls, text: str) -> Body | None:
+    def of(cls, text: str) -> Blob | None:
         """The inverse of str(); None for anything else."""
         name, _, size = text.rpartition(":")
         return cls(name, int(size)) if name.isalnum() and size.isdecimal() else None
 
     @classmethod
-    def of_etag(cls, etag: Etag | Expect | None) -> Body | None:
+    def of_etag(cls, etag: Etag | Expect | None) -> Blob | None:
         """The blob of the row that has `etag`: a row's etag says where its value is."""
         return cls.of(etag.partition(" ")[2]) if isinstance(etag, str) else None
 
@@ -50,14 +50,14 @@ class Stored(NamedTuple):
 
     data: bytes
     etag: str
-    body: Body | None
+    blob: Blob | None
 
 
-def encode(partition: str, row: str, value: bytes, body: Body | None) -> dict[str, Any]:
+def encode(partition: str, row: str, value: bytes, blob: Blob | None) -> dict[str, Any]:
     """The entity to send."""
     entity: dict[str, Any] = {"PartitionKey": partition, "RowKey": row, "f": FORMAT}
-    if body is not None:
-        entity["b"] = str(body)
+    if blob is not None:
+        entity["b"] = str(blob)
         return entity
     for column, start in enumerate(range(0, len(value), _COLUMN)):
         entity[f"v{column}"] = value[start : start + _COLUMN]
@@ -77,10 +77,10 @@ def decode(entity: Mapping[str, Any], etag: str | None, key: bytes) -> Stored:
     text = entity.get("b")
     if text is None:
         return Stored(_columns(entity), etag or "", None)
-    body = Body.of(text)
-    if body is None:
+    blob = Blob.of(text)
+    if blob is None:
         raise CorruptData(f"the row {key!r} refers to a blob by {text[:80]!r}, expected name:size")
-    return Stored(b"", f"{etag} {body}", body)
+    return Stored(b"", f"{etag} {blob}", blob)
 
 
 def _columns(entity: Mapping[str, Any]) -> bytes:

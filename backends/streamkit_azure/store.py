@@ -10,7 +10,7 @@ from uuid import UUID
 from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.errors import StoreClosed
 
-from .bodies import Bodies
+from .blobs import Blobs
 from .keys import encode_partition
 from .lease import Leases
 from .leftovers import remove_leftovers
@@ -35,9 +35,9 @@ class AzureBackend:
         self._limits = Limits(remote=True, page=page, rate=_RATE)
         self._counts: Counter[str] = Counter()
         self._processes: dict[int, Clients] = {}
-        self._bodies = bodies = Bodies(self._clients, account.blobs, store)
-        self._reader = Reader(self._clients, bodies, account.tables, page)
-        self._writer = Writer(self._clients, self._reader, bodies, account.tables)
+        self._blobs = blobs = Blobs(self._clients, account.blobs, store)
+        self._reader = Reader(self._clients, blobs, account.tables, page)
+        self._writer = Writer(self._clients, self._reader, blobs, account.tables)
         self._leases = Leases(self._clients, account.blobs, store)
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class AzureBackend:
 
     def scrub(self, partition: bytes) -> str | None:
         """Remove the blobs that no row refers to any more, of all partitions: a blob does not tell its own."""
-        return remove_leftovers(self._clients(), self._bodies, self._reader, self._service.account.tables)
+        return remove_leftovers(self._clients(), self._blobs, self._reader, self._service.account.tables)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._leases.acquire(name, ttl)

@@ -13,12 +13,12 @@ from azure.data.tables import UpdateMode
 from streamkit.backend import ANY, Ambiguous, Conflict, Etag, Expect
 from streamkit.errors import Unavailable
 
-from .bodies import Bodies
+from .blobs import Blobs
 from .errors import code_of, foreign
 from .keys import encode_key, encode_partition
 from .leftovers import WRITING
 from .read import Reader
-from .rows import MOST, Body, encode
+from .rows import MOST, Blob, encode
 from .service import Clients
 
 __all__ = ["Writer"]
@@ -30,10 +30,10 @@ _ETAG = re.compile(r"""W/"datetime'[\w%:.+-]+'\"""")
 
 
 class Writer:
-    def __init__(self, clients: Callable[[], Clients], reader: Reader, bodies: Bodies, where: str) -> None:
+    def __init__(self, clients: Callable[[], Clients], reader: Reader, blobs: Blobs, where: str) -> None:
         self._clients = clients
         self._reader = reader
-        self._bodies = bodies
+        self._blobs = blobs
         self._where = where
 
     def put(self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag) -> Etag:
@@ -43,9 +43,9 @@ class Writer:
         if etag and not _ETAG.fullmatch(etag):
             raise Conflict(key)
         clients = self._clients()
-        body = self._bodies.put(value) if len(value) > MOST else None
+        blob = self._blobs.put(value) if len(value) > MOST else None
         begun = _time(clients)
-        entity = encode(*address, value, body)
+        entity = encode(*address, value, blob)
         for _ in range(_ROUNDS):
             with foreign(self._where, writing=True):
                 try:
@@ -55,13 +55,13 @@ class Writer:
                     continue
             if not answer.get("etag"):
                 raise Ambiguous(f"{self._where} answered a write without an etag; it may have been applied")
-            if body is not None and _time(clients) - begun > WRITING / 2:
+            if blob is not None and _time(clients) - begun > WRITING / 2:
                 # It could be removed as a leftover before its row existed.
                 with foreign(self._where, writing=True):
-                    self._bodies.put(value, body)
-            if etag and (replaced := Body.of_etag(expect)):
-                self._bodies.discard([replaced])
-            return f"{answer['etag']} {body}" if body else str(answer["etag"])
+                    self._blobs.put(value, blob)
+            if etag and (replaced := Blob.of_etag(expect)):
+                self._blobs.discard([replaced])
+            return f"{answer['etag']} {blob}" if blob else str(answer["etag"])
         raise Unavailable("the table came and went while it was written to; try again")
 
     def _refused(self, key: bytes, etag: str, error: HttpResponseError) -> None:
@@ -87,7 +87,7 @@ class Writer:
         keys = list(dict.fromkeys(keys))
         if not keys:
             return
-        bodies = self._reader.bodies(partition, keys)
+        blobs = self._reader.blobs(partition, keys)
         rows = [(encode_partition(partition), encode_key(key)) for key in keys]
         clients = self._clients()
 
@@ -99,7 +99,7 @@ class Writer:
             remove(rows[0])
         else:
             clients.threads.each(remove, rows)
-        self._bodies.discard(bodies)
+        self._blobs.discard(blobs)
 
 
 def _time(clients: Clients) -> float:

@@ -67,7 +67,7 @@ class S3Backend:
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._check(partition, keys)
         folder = self._folder(partition)
-        with self._marker.beside():
+        with self._marker.while_reading():
             return self._connection.together([partial(self._get, folder + encode(key)) for key in keys])
 
     def _get(self, name: str) -> Value | None:
@@ -81,7 +81,7 @@ class S3Backend:
                 raise ValueError(f"start and length of a range are zero or more: {part}")
         folder = self._folder(partition)
         read = self._bucket.get_range
-        with self._marker.beside():
+        with self._marker.while_reading():
             return self._connection.together(
                 [partial(read, folder + encode(key), start, length, etag) for key, start, length, etag in ranges]
             )
@@ -98,7 +98,7 @@ class S3Backend:
             return
         folder = self._folder(partition)
         entries = self._entries(folder, listing(start, end), limit)
-        with self._marker.beside():
+        with self._marker.while_reading():
             first = next(entries, None)
         if first is None:
             return

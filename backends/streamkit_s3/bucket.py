@@ -11,7 +11,7 @@ from streamkit.errors import PermanentError
 
 from .connection import NO_DATE, Connection, Task
 from .counting import Meter
-from .failures import Beyond, Missing, Request, lost, refused
+from .errors import Beyond, Missing, Request, lost, refused
 
 __all__ = ["MOST", "Bucket", "Listed", "Object"]
 

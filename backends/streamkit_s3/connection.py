@@ -15,7 +15,7 @@ from streamkit.errors import MissingDependency, PermanentError, StoreClosed
 from streamkit.reentry import Busy, Mutex
 
 from .counting import Counts, Meter
-from .failures import Refused, Request, Target, credentials_failed, is_elsewhere, lost, translate
+from .errors import Refused, Request, Target, credentials_failed, is_elsewhere, lost, translate
 from .lean import Lean
 from .sdk import client_of_sdk, connect_seconds, no_client, read_seconds
 from .service import find

@@ -16,7 +16,7 @@ from streamkit.errors import MissingDependency, PermanentError
 from .backend import S3Backend
 from .bucket import Bucket
 from .connection import Connection
-from .failures import Target
+from .errors import Target
 from .layout import encode, is_own, label
 from .marker import Marker
 from .url import target_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote_plus
 from zlib import crc32
 
-from .failures import Cut, Refused
+from .errors import Cut, Refused
 from .service import Service
 from .signature import Signer
 from .wire import Answer, Wire

@@ -53,7 +53,7 @@ class Leases:
     def acquire(self, name: str, ttl: float) -> Grant | None:
         if not ttl > 0:
             raise ValueError(f"ttl is more than 0 seconds, not {ttl}")
-        with self._marker.beside():
+        with self._marker.while_reading():
             found = self._read(name)
         if found is not None and found.live:
             return None

@@ -60,7 +60,7 @@ class Marker:
         self._bucket.connection.process.marks.pop(self._path, None)
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def while_reading(self) -> Iterator[None]:
         """Look at the marker at the same time as the block reads. UnsupportedVersion at its end."""
         known = self._known
         if known.looked:

@@ -8,7 +8,7 @@ from typing import Any
 from streamkit.errors import MissingDependency, PermanentError
 
 from .counting import Counts
-from .failures import Target
+from .errors import Target
 
 __all__ = ["client_of_sdk", "connect_seconds", "no_client", "read_seconds"]
 

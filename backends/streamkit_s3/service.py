@@ -16,7 +16,7 @@ from typing import Any
 
 from streamkit.backend import split_url
 
-from .failures import Target
+from .errors import Target
 
 __all__ = ["Service", "find"]
 

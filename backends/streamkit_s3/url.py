@@ -6,7 +6,7 @@ import re
 
 from streamkit.backend import split_url, unescape, url_options
 
-from .failures import Target
+from .errors import Target
 from .layout import LONGEST_PREFIX
 
 __all__ = ["target_of"]

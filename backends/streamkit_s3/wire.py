@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from .failures import Cut, Unreached, Untrusted
+from .errors import Cut, Unreached, Untrusted
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -86,7 +86,7 @@ class Consumer:
         self._lane: Lane | None = None
         self._turn = 0
         self._joined_at = 0
-        self._stirred = 0
+        self._wake_epoch = 0
         self._looked = float("-inf")
         self._helped = self._core.clock.monotonic()
         self._held: dict[Key, Delivery] = {}
@@ -338,7 +338,7 @@ class Consumer:
         core = self._core
         recent = core.look_at_feed()
         core.check()
-        stirred, self._stirred = core.feed.state.stirred != self._stirred, core.feed.state.stirred
+        is_woken, self._wake_epoch = core.feed.state.wake_epoch != self._wake_epoch, core.feed.state.wake_epoch
         count = core.settings.lanes
         start = looked[0].number if looked else self._turn % count
         used = {member.lane for member in core.feed.state.alive(core.feed.now()).values()} if busy else set()
@@ -346,7 +346,7 @@ class Consumer:
             lane = core.lane(number % count)
             if core.is_finished(lane):
                 continue
-            if lane.seen and not stirred and not core.may_have(lane, recent):
+            if lane.seen and not is_woken and not core.may_have(lane, recent):
                 continue
             lane.seen = True
             core.look_at(lane)

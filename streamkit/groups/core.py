@@ -88,8 +88,8 @@ class Lane:
         """When they are written at the latest, by the monotonic clock."""
         self.seen = False
         """True if it was looked at since this process opened it."""
-        self.stirred = -1
-        """The feed's `stirred` before the latest look at it."""
+        self.wake_epoch = -1
+        """The feed's `wake_epoch` before the latest look at it."""
 
 
 def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
@@ -185,7 +185,7 @@ class Core:
 
     def look_at(self, lane: Lane) -> None:
         """Read the records that other processes have written to the lane."""
-        lane.stirred = self.feed.state.stirred
+        lane.wake_epoch = self.feed.state.wake_epoch
         lane.chain.catch_up()
 
     def is_finished(self, lane: Lane) -> bool:
@@ -196,7 +196,7 @@ class Core:
         """To be said of lanes that were seen to have nothing left."""
         found = []
         for lane in self.opened():
-            if lane.number not in state.finished and lane.stirred == state.stirred:
+            if lane.number not in state.finished and lane.wake_epoch == state.wake_epoch:
                 with lane.chain.lock:
                     if lane.chain.state.is_finished(state.epoch) and not self.waiting_blocks(lane):
                         found.append(lane.number)

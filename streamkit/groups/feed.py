@@ -56,7 +56,8 @@ class FeedState(msgspec.Struct):
     members: dict[str, Member] = msgspec.field(default_factory=dict)
     finished: list[int] = msgspec.field(default_factory=list)
     """Lanes that a process has found empty. A lane that gets a block is removed from the set."""
-    stirred: int = 0
+    wake_epoch: int = msgspec.field(default=0, name="stirred")
+    """It grows when idle lanes must be looked at again. Snapshots have it under its earlier name."""
     gaps: list[tuple[Stream, int, int]] = msgspec.field(default_factory=list)
     skipped: int = 0
     """Entries in gaps so far."""
@@ -81,7 +82,7 @@ class FeedState(msgspec.Struct):
             elif isinstance(event, Finished):
                 self.finished = sorted({*self.finished, *event.lanes})
             elif isinstance(event, Stirred):
-                self.stirred += 1
+                self.wake_epoch += 1
                 self.finished = []
             elif isinstance(event, Skipped):
                 self.gaps = [*self.gaps, *event.gaps][-_GAPS:]

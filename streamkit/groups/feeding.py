@@ -68,7 +68,7 @@ class Feeder:
             if not state.incarnation:
                 events.append(Sourced(self._core.source.incarnation()))
             events += self._membership(state, lane, consumer, at)
-            events += self._absorbed(state)
+            events += self._cursor_moves(state)
             return events, (before, max(handed, default=before))
 
         before, after = self._core.write_feed(decide)
@@ -246,7 +246,7 @@ class Feeder:
         begin = self._core.source.start_of(stream, entries[0])
         return Block(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
 
-    def _absorbed(self, state: FeedState) -> list[FeedEvent]:
+    def _cursor_moves(self, state: FeedState) -> list[FeedEvent]:
         """The lanes that have blocks in their own logs which the feed still has, as far as is known here. The latest
         block of each stays: by that others see that they should look at the lane."""
         found: list[FeedEvent] = []

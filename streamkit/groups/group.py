@@ -526,7 +526,7 @@ class Group:
         for lane in self._lanes():
             with lane.chain.lock:
                 state = lane.chain.state
-                tickets = {*state.pending, *state.waiting, *state.strays}
+                tickets = {*state.pending, *state.waiting, *state.redriven}
                 for opened in state.blocks.values():
                     tickets.update(range(opened.next, opened.end))
                 sites = [state.site(ticket) for ticket in tickets]

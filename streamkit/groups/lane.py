@@ -92,7 +92,7 @@ class _Saved(msgspec.Struct, array_like=True):
     pending: list[tuple[tuple[int, str, int, int], list[Range]]]
     waiting: list[tuple[int, int, int]]
     dead: list[tuple[int, int, str, int, int, tuple[Stream, int, Cursor]]]
-    strays: list[tuple[int, int, tuple[Stream, int, Cursor]]]
+    redriven: list[tuple[int, int, tuple[Stream, int, Cursor]]]
     gone: list[int]
     trimmed: list[tuple[Stream, int, int]]
     unfinished: list[tuple[int, list[Range]]]
@@ -129,7 +129,7 @@ class LaneState:
         self.pending: dict[int, Lot] = {}
         self.waiting: dict[int, Wait] = {}
         self.dead: dict[int, Dead] = {}
-        self.strays: dict[int, tuple[int, Site]] = {}
+        self.redriven: dict[int, tuple[int, Site]] = {}
         """Redriven: of no block any more. (key, where it is)"""
         self.gone: deque[int] = deque(maxlen=_GONE)
         """Erased while they were pending: a late acknowledgement of one is fine."""
@@ -165,8 +165,8 @@ class LaneState:
     def site(self, ticket: int) -> Site:
         if ticket in self.dead:
             return self.dead[ticket].site
-        if ticket in self.strays:
-            return self.strays[ticket][1]
+        if ticket in self.redriven:
+            return self.redriven[ticket][1]
         found = self.block_of(ticket)
         assert found is not None, "a ticket of no block"
         block = found.block
@@ -188,10 +188,10 @@ class LaneState:
 
     def is_finished(self, epoch: int) -> bool:
         """True if the epoch has nothing left to deliver; dead letters may remain."""
-        return self.epoch == epoch and not (self.blocks or self.pending or self.waiting or self.strays)
+        return self.epoch == epoch and not (self.blocks or self.pending or self.waiting or self.redriven)
 
     def is_empty(self) -> bool:
-        return not (self.blocks or self.pending or self.waiting or self.dead or self.strays)
+        return not (self.blocks or self.pending or self.waiting or self.dead or self.redriven)
 
     def own(self, block: Block) -> Iterable[int]:
         """The tickets of a block that are this lane's."""
@@ -316,16 +316,16 @@ class LaneState:
                     self._unqueue(ticket)
             end = first + count
             while first < end:
-                if first in self.strays:
+                if first in self.redriven:
                     # Its block, if that is still there, was done with it when it died.
-                    del self.strays[first]
+                    del self.redriven[first]
                     first += 1
                     continue
                 found = self.block_of(first)
                 assert found is not None, "a ticket of no block was finished"
                 size = min(end, found.end) - first
-                if self.strays:
-                    size = next((at for at in range(1, size) if first + at in self.strays), size)
+                if self.redriven:
+                    size = next((at for at in range(1, size) if first + at in self.redriven), size)
                 if found.next >= first:
                     found.next = max(found.next, first + size)
                 found.left -= size
@@ -405,7 +405,7 @@ class LaneState:
     def _redriven(self, event: Redriven) -> None:
         for ticket in numbers_of(event.tickets):
             dead = self.dead.pop(ticket)
-            self.strays[ticket] = (dead.key, dead.site)
+            self.redriven[ticket] = (dead.key, dead.site)
             self.waiting[ticket] = Wait(self.now, 0)
             if self.keyed:
                 self._queue(ticket, dead.key)
@@ -417,7 +417,7 @@ class LaneState:
         if event.epoch <= self.epoch:
             return
         self.epoch = event.epoch
-        for entries in (self.blocks, self.pending, self.waiting, self.dead, self.strays, self.held):
+        for entries in (self.blocks, self.pending, self.waiting, self.dead, self.redriven, self.held):
             entries.clear()
         for keys in (self.keys, self.unfinished, self.busy, self.free):
             keys.clear()
@@ -450,7 +450,7 @@ class LaneState:
                 [(tuple(lot), ranges_of(tickets)) for lot, tickets in lots.items()],  # type: ignore[misc]
                 [(ticket, *wait) for ticket, wait in self.waiting.items()],
                 [(ticket, *dead) for ticket, dead in self.dead.items()],
-                [(ticket, key, site) for ticket, (key, site) in self.strays.items()],
+                [(ticket, key, site) for ticket, (key, site) in self.redriven.items()],
                 list(self.gone),
                 self.trimmed,
                 [(key, ranges_of(tickets)) for key, tickets in self.unfinished.items()],
@@ -477,7 +477,7 @@ class LaneState:
         self.dead = {
             ticket: Dead(attempt, reason, at, key, Site(*site)) for ticket, attempt, reason, at, key, site in saved.dead
         }
-        self.strays = {ticket: (key, Site(*site)) for ticket, key, site in saved.strays}
+        self.redriven = {ticket: (key, Site(*site)) for ticket, key, site in saved.redriven}
         self.gone = deque(saved.gone, maxlen=_GONE)
         self.trimmed = saved.trimmed
         self.unfinished = {key: list(numbers_of(ranges)) for key, ranges in saved.unfinished}

@@ -30,7 +30,7 @@ from .database import (
 )
 from .view import View, ViewFailure
 
-__all__ = ["Build", "Definition", "is_clean", "untold_of"]
+__all__ = ["Build", "Definition", "is_clean", "pending_erasures_of"]
 
 
 _ERASED = "the entry was erased"
@@ -206,11 +206,11 @@ class Build:
             write_state(self.db, changed)
         self.state = changed
 
-    def untold(self, *, fresh: bool) -> list[Gap] | None:
+    def pending_erasures(self, *, fresh: bool) -> list[Gap] | None:
         """Find applied entries that were erased since the view last handled erasures. `fresh`: ask the storage. None if
         the log no longer holds the erasures: the view must be rebuilt.
         """
-        gaps, now = untold_of(self._definition.store, self.state, fresh=fresh)
+        gaps, now = pending_erasures_of(self._definition.store, self.state, fresh=fresh)
         if gaps is not None:
             self._looked = now
             if not gaps:
@@ -220,7 +220,7 @@ class Build:
     def erase(self, gaps: Sequence[Removed], *, all: bool = False) -> bool:
         """Have the view remove the rows that it made of entries that are gone; False if it cannot.
 
-        `all`: the gaps are those that `untold` gave. The file is not clean then: `cleaned` makes one that is.
+        `all`: the gaps are those that `pending_erasures` gave. The file is not clean then: `cleaned` makes one that is.
         """
         erase = getattr(self._view, "erase", None)
         if erase is None:
@@ -300,9 +300,11 @@ class Build:
         self.db.close()
 
 
-def untold_of(store: Store, state: State, *, fresh: bool) -> tuple[list[Gap] | None, dict[str, tuple[int, ...]]]:
+def pending_erasures_of(
+    store: Store, state: State, *, fresh: bool
+) -> tuple[list[Gap] | None, dict[str, tuple[int, ...]]]:
     """Find the entries that a view with this `state` has applied and that were erased without its knowledge (see
-    `Build.untold`). Also returns the positions up to which the search went."""
+    `Build.pending_erasures`). Also returns the positions up to which the search went."""
     now = {space: seen_by(store, space, fresh=fresh) for space in state.spaces}
     gaps: list[Gap] = []
     for space, until in now.items():

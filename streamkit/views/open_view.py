@@ -29,7 +29,7 @@ from ..run.rounds import Stop, check_stop, run_rounds
 from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
-from .build import Build, Definition, is_clean, untold_of
+from .build import Build, Definition, is_clean, pending_erasures_of
 from .database import State, open_reader, read_state
 from .entries import EntryView
 from .files import SCRATCH, ViewFiles
@@ -243,7 +243,7 @@ class OpenView:
             build = self._writer(target)
             try:
                 whole = build.advance(progress, stop)
-                erased = build.untold(fresh=not whole)
+                erased = build.pending_erasures(fresh=not whole)
                 paused = build.state.failure is not None
                 if erased != [] or not is_clean(self._store, build.state):
                     self._unpublish()
@@ -256,7 +256,7 @@ class OpenView:
                     if paused and build.state.failure is None:
                         continue  # the entry at which it paused is gone
                 if not whole:
-                    self._tell_shown(target)
+                    self._erase_from_shown(target)
                     return "paused" if paused else "stopped"
             except InvalidOffset as error:
                 if not self._made_again(build.state):
@@ -272,16 +272,16 @@ class OpenView:
             return "end"
         return "stopped"
 
-    def _tell_shown(self, target: str) -> None:
+    def _erase_from_shown(self, target: str) -> None:
         """Remove erased entries from the build that is read while `target` is being built, if the view can."""
         path = self._files.current()
         state = _state_of(path) if path is not None and path != target else None
         if path is None or state is None:
             return
-        if untold_of(self._store, state, fresh=False)[0] == [] and is_clean(self._store, state):
+        if pending_erasures_of(self._store, state, fresh=False)[0] == [] and is_clean(self._store, state):
             return
         build = self._writer(path)
-        gaps = build.untold(fresh=False)
+        gaps = build.pending_erasures(fresh=False)
         self._unpublish()
         if gaps is not None:
             self._take_out(build, gaps, all=True)
@@ -494,7 +494,7 @@ class OpenView:
 
     def _is_told(self, state: State) -> bool:
         """True if a database holds no entry that is erased by now."""
-        return untold_of(self._store, state, fresh=True)[0] == [] and is_clean(self._store, state)
+        return pending_erasures_of(self._store, state, fresh=True)[0] == [] and is_clean(self._store, state)
 
     @property
     def _publish_lease(self) -> str:

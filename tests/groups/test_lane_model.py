@@ -321,7 +321,9 @@ class LaneModel(RuleBasedStateMachine):
         assert {number: error for number, (_, error) in state.errors.items()} == errors
         assert state.held == {who: len(self.live(who)) for who in "ab" if self.live(who)}
         assert state.expires <= min([lot.deadline for lot in state.pending.values()], default=1 << 62)
-        assert sum(block.left for block in state.blocks.values()) + len(state.strays) == len(tickets) - len(state.dead)
+        assert sum(block.left for block in state.blocks.values()) + len(state.redriven) == len(tickets) - len(
+            state.dead
+        )
 
     def teardown(self) -> None:
         """The records alone give the same state."""
@@ -337,7 +339,7 @@ class LaneModel(RuleBasedStateMachine):
             "pending",
             "waiting",
             "dead",
-            "strays",
+            "redriven",
             "acked",
             "lots",
             "keys",

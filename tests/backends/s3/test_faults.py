@@ -46,7 +46,7 @@ from streamkit.errors import (
 )
 from streamkit_s3.backend import S3Backend
 from streamkit_s3.driver import S3Driver
-from streamkit_s3.failures import Request, Target, translate
+from streamkit_s3.errors import Request, Target, translate
 from streamkit_s3.layout import encode
 
 pytestmark = pytest.mark.s3

@@ -25,7 +25,7 @@ from fix_s3 import S3Bucket
 from streamkit.errors import AccessDenied, PermanentError
 from streamkit_s3.counting import Counts
 from streamkit_s3.driver import S3Driver
-from streamkit_s3.failures import Cut, Target, Unreached
+from streamkit_s3.errors import Cut, Target, Unreached
 from streamkit_s3.lean import Lean
 from streamkit_s3.sdk import client_of_sdk
 from streamkit_s3.service import find

@@ -17,7 +17,7 @@ from streamkit.backend import NEXT, Backend, Driver, Range
 from streamkit.errors import StoreClosed
 from streamkit.testing import BackendConformance
 from streamkit_s3.driver import S3Driver
-from streamkit_s3.failures import Target
+from streamkit_s3.errors import Target
 from streamkit_s3.layout import encode
 
 pytestmark = pytest.mark.s3

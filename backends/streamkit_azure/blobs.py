@@ -16,11 +16,11 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from streamkit.errors import CorruptData, StreamkitError, Unavailable
 
 from .errors import code_of, foreign
-from .rows import Body
+from .rows import Blob
 from .service import Clients
 from .transport import CONNECTING
 
-__all__ = ["Bodies", "folder", "make_container"]
+__all__ = ["Blobs", "folder", "make_container"]
 
 
 def make_container(clients: Clients, where: str) -> None:
@@ -34,7 +34,7 @@ def make_container(clients: Clients, where: str) -> None:
 
 
 _SLOWEST = 1 << 18
-"""Bytes a second. The SDK's connection timeout also limits the time for sending a body."""
+"""Bytes a second. The SDK's connection timeout also limits the time for sending a value."""
 
 
 def folder(store: UUID) -> str:
@@ -42,38 +42,38 @@ def folder(store: UUID) -> str:
     return f"{store}/rows/"
 
 
-class Bodies:
+class Blobs:
     def __init__(self, clients: Callable[[], Clients], where: str, store: UUID) -> None:
         self._clients = clients
         self._where = where
         self._path = folder(store)
 
-    def put(self, value: bytes, body: Body | None = None) -> Body:
-        """Keep `value` under a new name, or again as `body`."""
+    def put(self, value: bytes, blob: Blob | None = None) -> Blob:
+        """Keep `value` under a new name, or again as `blob`."""
         clients = self._clients()
-        body = body or Body(uuid4().hex, len(value))
-        blob = clients.container.get_blob_client(self._path + body.name)
+        blob = blob or Blob(uuid4().hex, len(value))
+        client = clients.container.get_blob_client(self._path + blob.name)
         sending = CONNECTING + len(value) / _SLOWEST
         for _ in range(2):
             with foreign(self._where):
                 try:
-                    blob.upload_blob(value, overwrite=True, connection_timeout=sending)
-                    return body
+                    client.upload_blob(value, overwrite=True, connection_timeout=sending)
+                    return blob
                 except ResourceNotFoundError as error:
                     if code_of(error) != "ContainerNotFound":
                         raise
             make_container(clients, self._where)
         raise Unavailable(f"the container {clients.container.container_name!r} was removed while it was written to")
 
-    def get(self, body: Body, start: int, length: int) -> bytes | None:
+    def get(self, blob: Blob, start: int, length: int) -> bytes | None:
         """`length` bytes from `start`, cut at the end; None if the blob is not there."""
-        length = min(length, body.size - start)
+        length = min(length, blob.size - start)
         if length <= 0:
             return b""
-        blob = self._clients().container.get_blob_client(self._path + body.name)
+        client = self._clients().container.get_blob_client(self._path + blob.name)
         with foreign(self._where):
             try:
-                data = blob.download_blob(offset=start, length=length).readall()
+                data = client.download_blob(offset=start, length=length).readall()
             except ResourceNotFoundError as error:
                 if code_of(error) not in ("BlobNotFound", "ContainerNotFound"):
                     raise
@@ -83,11 +83,11 @@ class Bodies:
                     raise
                 data = b""
         if len(data) != length:
-            raise CorruptData(f"the blob {self._path}{body.name} is cut short: expected {body.size} bytes")
+            raise CorruptData(f"the blob {self._path}{blob.name} is cut short: expected {blob.size} bytes")
         return data
 
     def path_of(self, name: str) -> str:
-        """Return the path in the container of a body's blob."""
+        """Return the path in the container of a blob."""
         return self._path + name
 
     def stored(self) -> dict[str, float]:
@@ -104,15 +104,15 @@ class Bodies:
                     raise
                 return {}
 
-    def discard(self, bodies: Sequence[Body]) -> None:
+    def discard(self, blobs: Sequence[Blob]) -> None:
         """Remove what no row refers to any more, as far as that succeeds."""
         clients = self._clients()
 
-        def remove(body: Body) -> None:
+        def remove(blob: Blob) -> None:
             with suppress(StreamkitError), foreign(self._where), suppress(ResourceNotFoundError):
-                clients.container.delete_blob(self._path + body.name)
+                clients.container.delete_blob(self._path + blob.name)
 
-        if len(bodies) == 1:
-            remove(bodies[0])
+        if len(blobs) == 1:
+            remove(blobs[0])
         else:
-            clients.threads.each(remove, bodies)
+            clients.threads.each(remove, blobs)
