@@ -102,6 +102,8 @@ class Writer:
             known = self._shared.ready(space, tuple([part.segment for part in parts]))
         if len(known.committers) == 1:
             return known.committers[0]
+        if len(parts) == 1:
+            return known.committer(parts[0].segment)
         partition = known.partition_of([part.segment for part in parts])
         return known.committers[partition.partition]
 

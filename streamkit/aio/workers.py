@@ -26,7 +26,7 @@ class Workers:
         self._most = most
         self._name = name
         self._work: _Queue = SimpleQueue()
-        self._idle: deque[None] = deque()
+        self._idle: deque[None] = deque(maxlen=most)
         """An item for each thread that waits and that no piece was given to."""
         self._threads: list[Thread] = []
         self._closed = False
@@ -74,7 +74,8 @@ def _serve(work: _Queue, idle: deque[None]) -> None:
         with suppress(BaseException):  # those who wait for it look for themselves
             piece()
         del piece
-        idle.append(None)
+        if work.empty():
+            idle.append(None)
 
 
 _all: weakref.WeakSet[Workers] = weakref.WeakSet()

@@ -44,6 +44,22 @@ def test_a_thread_that_waits_gets_the_next_piece() -> None:
     workers.close(wait=True)
 
 
+def test_a_thread_that_goes_on_with_waiting_work_is_not_taken_for_one_that_waits() -> None:
+    workers, begun, first, second = Workers(1, "busy"), threading.Event(), threading.Event(), threading.Event()
+
+    def later() -> None:
+        begun.set()
+        second.wait(PATIENCE)
+
+    workers.start(lambda: first.wait(PATIENCE))
+    workers.start(later)
+    first.set()
+    assert begun.wait(PATIENCE)
+    assert not workers._idle
+    second.set()
+    workers.close(wait=True)
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit()], ids=repr)
 def test_an_error_ends_no_thread(error: BaseException) -> None:
     workers, done = Workers(1, "hardy"), threading.Event()
