@@ -5,6 +5,7 @@
 
 mod block;
 mod bytes;
+mod call;
 mod msgpack;
 mod records;
 mod zstd;

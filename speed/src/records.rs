@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::bytes::{crc32, u16_at, u32_at, u64_at, with_bytes};
+use crate::call::call;
 use crate::msgpack::Input;
 use crate::zstd;
 
@@ -127,55 +128,21 @@ fn int<'py>(py: Python<'py>, number: u64) -> Bound<'py, PyAny> {
 
 impl Records {
     fn origin<'py>(&self, py: Python<'py>, place: &Place<'_, 'py>, head: &Head<'_>) -> PyResult<Bound<'py, PyAny>> {
-        let values = [
-            place.partition.clone(),
-            place.partitions.clone(),
-            int(py, head.position),
-            int(py, head.index),
-            int(py, head.first),
-            intern!(py, "hot").clone().into_any(),
-            int(py, 0),
-            py.None().into_bound(py),
-            place.incarnation.clone(),
-        ];
-        self.origin.bind(py).call1(PyTuple::new(py, values)?)
+        let Place { partition, partitions, incarnation, .. } = place;
+        let (position, index, first) = (int(py, head.position), int(py, head.index), int(py, head.first));
+        let (hot, watermark, others) = (intern!(py, "hot").as_any(), int(py, 0), py.None().into_bound(py));
+        let class = self.origin.bind(py);
+        call(class, [partition, partitions, &position, &index, &first, hot, &watermark, &others, incarnation])
     }
 
     fn trx<'py>(
         &self,
         py: Python<'py>,
         head: &Head<'_>,
-        node: Bound<'py, PyAny>,
-        number: Bound<'py, PyAny>,
+        node: &Bound<'py, PyAny>,
+        number: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let values = [PyBytes::new(py, head.id).into_any(), node, number];
-        self.trx.bind(py).call1(PyTuple::new(py, values)?)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn entry<'py>(
-        &self,
-        py: Python<'py>,
-        space: &Bound<'py, PyAny>,
-        segment: &Bound<'py, PyAny>,
-        sequence: u64,
-        timestamp: &Bound<'py, PyAny>,
-        trx: &Bound<'py, PyAny>,
-        payload: &[u8],
-        metadata: Bound<'py, PyAny>,
-        origin: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let values = [
-            space.clone(),
-            segment.clone(),
-            int(py, sequence),
-            timestamp.clone(),
-            trx.clone(),
-            PyBytes::new(py, payload).into_any(),
-            metadata,
-            origin.clone(),
-        ];
-        self.entry.bind(py).call1(PyTuple::new(py, values)?)
+        call(self.trx.bind(py), [PyBytes::new(py, head.id).as_any(), node, number])
     }
 
     /// (end of the frame, (head, origin, entries from sequence `start`)). None if Python has to decide.
@@ -209,10 +176,11 @@ impl Records {
         let number = int(py, head.number);
         let node = PyBytes::new(py, head.node).into_any();
         let origin = self.origin(py, place, head)?;
-        let trx = self.trx(py, head, node.clone(), number.clone())?;
+        let trx = self.trx(py, head, &node, &number)?;
         let skipped = usize::try_from(start.saturating_sub(head.first)).unwrap_or(usize::MAX);
         let entries = PyList::empty(py);
         let mut told = body.metadata;
+        let class = self.entry.bind(py);
         for (at, payload) in body.payloads.iter().enumerate() {
             let metadata = match &mut told {
                 None => self.no_metadata.bind(py).clone(),
@@ -222,27 +190,23 @@ impl Records {
                 },
             };
             if at >= skipped {
-                let sequence = head.first + at as u64;
-                let entry =
-                    self.entry(py, place.space, &segment, sequence, &timestamp, &trx, payload, metadata, &origin)?;
+                let (sequence, payload) = (int(py, head.first + at as u64), PyBytes::new(py, payload));
+                let entry = call(
+                    class,
+                    [place.space, &segment, &sequence, &timestamp, &trx, payload.as_any(), &metadata, &origin],
+                )?;
                 entries.append(entry)?;
             }
         }
         if told.is_some_and(|input| !input.is_empty()) {
             return Ok(None);
         }
-        let values = [
-            number,
-            timestamp,
-            trx.getattr(intern!(py, "raw_id"))?,
-            node,
-            int(py, head.position),
-            int(py, head.index),
-            segment,
-            int(py, head.first),
-            int(py, head.count),
-        ];
-        let head = self.head.bind(py).call1(PyTuple::new(py, values)?)?;
+        let id = trx.getattr(intern!(py, "raw_id"))?;
+        let (position, index) = (int(py, head.position), int(py, head.index));
+        let (first, count) = (int(py, head.first), int(py, head.count));
+        let class = self.head.bind(py);
+        let head =
+            call(class, [&number, &timestamp, &id, &node, &position, &index, &segment, &first, &count])?;
         let found = PyTuple::new(py, [head, origin, entries.into_any()])?;
         Ok(Some(PyTuple::new(py, [int(py, frame.after as u64), found.into_any()])?.into_any()))
     }
@@ -259,7 +223,7 @@ impl Records {
             let (Some(name), Some(value)) = (input.str(), input.str()) else { return Ok(None) };
             made.set_item(name, value)?;
         }
-        Ok(Some(self.metadata.bind(py).call1((made,))?))
+        Ok(Some(call(self.metadata.bind(py), [made.as_any()])?))
     }
 }
 
@@ -397,6 +361,7 @@ impl Reader {
             incarnation: self.incarnation.bind(py),
         };
         let mut same = Same::default();
+        let class = records.entry.bind(py).as_any();
         let wanted = match &self.segment {
             None => None,
             Some(segment) => Some((segment.bind(py), segment.bind(py).to_cow()?)),
@@ -441,11 +406,14 @@ impl Reader {
             };
             let origin = records.origin(py, &place, head)?;
             let node = same.node(py, head.node);
-            let trx = records.trx(py, head, node, number)?;
-            let timestamp = int(py, head.timestamp);
-            let metadata = records.no_metadata.bind(py).clone();
-            let entry =
-                records.entry(py, place.space, &segment, head.first, &timestamp, &trx, payload, metadata, &origin)?;
+            let trx = records.trx(py, head, &node, &number)?;
+            let (sequence, timestamp) = (int(py, head.first), int(py, head.timestamp));
+            let payload = PyBytes::new(py, payload);
+            let metadata = records.no_metadata.bind(py);
+            let entry = call(
+                class,
+                [place.space, &segment, &sequence, &timestamp, &trx, payload.as_any(), metadata, &origin],
+            )?;
             entries.append(entry)?;
         }
         Ok(None)
