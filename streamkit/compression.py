@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from . import speed
+
 __all__ = ["grow", "grow_pieces", "load_zstd", "shrink"]
 
 _LEVEL = 1
@@ -21,6 +23,7 @@ _WINDOW_LOG = 23
 _free = threading.Lock()
 """Held by the thread that uses the kept compressor. No thread waits for it, because a handler may interrupt its own
 thread."""
+_twin = speed.twin
 _zstd: Any = None
 _kept: Any = None
 
@@ -57,6 +60,10 @@ def grow(data: bytes | memoryview, most: int) -> bytes:
 
     Nothing is decompressed if the frame says that it holds more.
     """
+    if _twin is not None:
+        content: bytes | None = _twin.grow(data, most)
+        if content is not None:
+            return content
     zstd = _zstd or load_zstd()
     try:
         if most >= _LARGE and (zstd.get_frame_info(data).decompressed_size or 0) > most:

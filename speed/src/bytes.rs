@@ -14,6 +14,11 @@ pub struct View {
 
 impl View {
     pub fn new(object: &Bound<'_, PyAny>) -> Option<View> {
+        View::any(object).filter(|view| view.buffer.readonly != 0)
+    }
+
+    /// Of an object that nobody else has.
+    pub fn any(object: &Bound<'_, PyAny>) -> Option<View> {
         let mut buffer = ffi::Py_buffer::new();
         // SAFETY: `buffer` is released in drop, and only if this succeeds. PyBUF_SIMPLE: contiguous bytes.
         unsafe {
@@ -22,8 +27,7 @@ impl View {
                 return None;
             }
         }
-        let view = View { buffer };
-        (view.buffer.readonly != 0).then_some(view)
+        Some(View { buffer })
     }
 
     pub fn bytes(&self) -> &[u8] {

@@ -8,6 +8,7 @@ mod bytes;
 mod call;
 mod msgpack;
 mod records;
+mod rows;
 mod zstd;
 
 use pyo3::prelude::*;
@@ -23,5 +24,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Reader>()?;
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
+    module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(zstd::grow, module)?)?;
     Ok(())
 }

@@ -3,7 +3,12 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use zstd_safe::{DCtx, zstd_sys};
+
+use crate::bytes::with_bytes;
 
 const MAGIC: &[u8] = b"\x28\xb5\x2f\xfd";
 /// Bytes. What is larger is left to Python: there the calls cost nothing in comparison, and memory grows with the data.
@@ -14,9 +19,9 @@ thread_local! {
     static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// The content of the frame that `data` begins with, if the frame says that it holds exactly `raw` bytes.
-pub fn decompress(data: &[u8], raw: usize) -> Option<Vec<u8>> {
-    if raw == 0 || raw > MOST || !data.starts_with(MAGIC) {
+/// The frame that `data` begins with, and the bytes that it says it holds: at most `most` of them.
+fn frame(data: &[u8], most: usize) -> Option<(&[u8], usize)> {
+    if !data.starts_with(MAGIC) {
         return None;
     }
     // One segment, or a window that every decompressor takes.
@@ -33,18 +38,38 @@ pub fn decompress(data: &[u8], raw: usize) -> Option<Vec<u8>> {
         )
     };
     // An error is a number near 2**64.
-    if says != raw as u64 || length > data.len() {
-        return None;
-    }
-    let mut content = Vec::new();
-    content.try_reserve_exact(raw).ok()?;
-    content.resize(raw, 0);
+    let says = usize::try_from(says).ok()?;
+    (says > 0 && says <= most.min(MOST)).then_some((data.get(..length)?, says))
+}
+
+fn decompress_into(content: &mut [u8], data: &[u8]) -> Option<()> {
     let written = CONTEXT.with(|kept| {
         let mut kept = kept.try_borrow_mut().ok()?;
         if kept.is_none() {
             *kept = Some(DCtx::try_create()?);
         }
-        kept.as_mut()?.decompress(&mut content[..], &data[..length]).ok()
+        kept.as_mut()?.decompress(content, data).ok()
     })?;
-    (written == raw).then_some(content)
+    (written == content.len()).then_some(())
+}
+
+/// The content of the frame that `data` begins with, if the frame says that it holds exactly `raw` bytes.
+pub fn decompress(data: &[u8], raw: usize) -> Option<Vec<u8>> {
+    let (data, says) = frame(data, raw)?;
+    if says != raw {
+        return None;
+    }
+    let mut content = vec![0; raw];
+    decompress_into(&mut content, data)?;
+    Some(content)
+}
+
+/// The content of the frame that `data` begins with. None if it is more than `most` bytes, or if Python has to decide.
+#[pyfunction]
+pub fn grow<'py>(py: Python<'py>, data: &Bound<'py, PyAny>, most: usize) -> Option<Bound<'py, PyBytes>> {
+    with_bytes(data, |data| {
+        let (data, says) = frame(data, most)?;
+        let refused = || PyValueError::new_err("left to Python");
+        PyBytes::new_with(py, says, |content| decompress_into(content, data).ok_or_else(refused)).ok()
+    })
 }

@@ -18,12 +18,14 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from operator import lt
 from typing import NamedTuple
 
 import msgspec
 
+from .. import speed
 from ..checksum import crc32
 from ..compression import grow, shrink
 from ..errors import CorruptData, UnsupportedVersion
@@ -52,9 +54,12 @@ _FRONT = struct.Struct("<QQI")
 _BLOCK = struct.Struct("<QQQIIII")
 _FOOTER = struct.Struct("<IIII")
 _NUMBER = struct.Struct("<Q")
+_twin = speed.twin
 _ZSTD = 1
 _MOST = 1 << 31
 """Bytes of a block or a table, decompressed: more is refused before it is decompressed."""
+_LAST = 1 << 62
+"""The last transaction of any log."""
 _RAW = 64 << 10
 """Bytes of records in a block."""
 _LARGE = 16 << 10
@@ -108,15 +113,25 @@ class PackTable:
         first = self.first
         return sum(self.lengths[self._numbers[block] - first : number - first])
 
-    def records(self, block: int, raw: bytes) -> Iterator[tuple[int, bytes]]:
-        """(number, record) of all that are in a block."""
-        after = self._numbers[block + 1] if block + 1 < len(self.blocks) else self.last + 1
-        at, first = 0, self.first
-        for number in range(self._numbers[block], after):
-            length = self.lengths[number - first]
-            if length:
-                yield number, raw[at : at + length]
-                at += length
+    def records(self, block: int, raw: bytes, first: int = 0, last: int = _LAST) -> list[tuple[int, bytes]]:
+        """(number, record) of the transactions first..last that are in a block, in order."""
+        numbers, start = self._numbers, self.first
+        begin = max(first, numbers[block])
+        after = min(last, numbers[block + 1] - 1 if block + 1 < len(numbers) else self.last) + 1
+        if begin >= after:
+            return []
+        lengths = self.lengths[begin - start : after - start]
+        place = sum(self.lengths[numbers[block] - start : begin - start])
+        if _twin is not None:
+            rows: list[tuple[int, bytes]] | None = _twin.pack_rows(raw, lengths, begin, place)
+            if rows is not None:
+                return rows
+        ends = accumulate(lengths, initial=place)
+        return [
+            (number, raw[at : at + length])
+            for number, (at, length) in enumerate(zip(ends, lengths, strict=False), begin)
+            if length
+        ]
 
     def first_at(self, timestamp: int) -> int:
         """A number before which every transaction is older than `timestamp`: at the beginning of a block."""

@@ -187,6 +187,11 @@ class Packs:
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """(number, record) from `first` on, up to `last` or the first one that is not in a pack."""
+        for found in self.batches(first, last):
+            yield from found
+
+    def batches(self, first: int, last: int) -> Iterator[list[tuple[int, bytes]]]:
+        """The same in lists, which are not empty."""
         number = first
         while number <= last and (found := self._pack(number)) is not None:
             file, table = found
@@ -199,13 +204,15 @@ class Packs:
                 size += table.blocks[after].stored
                 after += 1
             for at, raw in enumerate(self._blocks(file, table, block, after), block):
-                for here, record in table.records(at, raw):
-                    if here < number:
-                        continue
-                    if here > number or here > last:
-                        return
-                    yield here, record
-                    number += 1
+                rows = table.records(at, raw, number, last)
+                some = rows
+                if rows and rows[-1][0] - number >= len(rows):  # a number is missing: up to it
+                    some = [row for place, row in enumerate(rows, number) if row[0] == place]
+                if some:
+                    number += len(some)
+                    yield some
+                if len(some) < len(rows) or number > last:
+                    return
 
     def all(self) -> Iterator[tuple[int, bytes]]:
         """(number, record) of everything, in order."""

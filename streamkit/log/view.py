@@ -116,9 +116,9 @@ class LogView(msgspec.Struct, frozen=True):
         while number <= last:
             until = last
             if number <= packs.last:
-                for at, record in packs.records(number, last):
-                    yield at, record
-                    number = at + 1
+                for batch in packs.batches(number, last):
+                    yield from batch
+                    number += len(batch)
                 until = min(last, packs.next_held(number) - 1)
             if number <= until:
                 reached = number

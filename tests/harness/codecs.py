@@ -6,24 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streamkit import speed
+from streamkit import compression, speed
 from streamkit.index import run_format
-from streamkit.log import record_format
+from streamkit.log import pack_format, record_format
 
-__all__ = ["CODECS", "using"]
+__all__ = ["CODECS", "choose", "using"]
 
 CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
-_MODULES: tuple[Any, ...] = (record_format, run_format)
+_MODULES: tuple[Any, ...] = (compression, pack_format, record_format, run_format)
 _TWINS = [module._twin for module in _MODULES]
+
+
+def choose(codec: str) -> None:
+    """Make the codec, one of CODECS, the one that this process uses."""
+    for module, twin in zip(_MODULES, _TWINS, strict=True):
+        module._twin = None if codec == "python" else twin
 
 
 @contextmanager
 def using(codec: str) -> Iterator[None]:
-    """Make the codec, one of CODECS, the one that this process uses."""
+    """Use the codec, and then again what was used before."""
     kept = [module._twin for module in _MODULES]
     try:
-        for module, twin in zip(_MODULES, _TWINS, strict=True):
-            module._twin = None if codec == "python" else twin
+        choose(codec)
         yield
     finally:
         for module, twin in zip(_MODULES, kept, strict=True):

@@ -217,12 +217,14 @@ def read_pack(data: bytes) -> None:
     table.first_at(5)
 
 
+@pytest.mark.usefixtures("codec")
 def test_a_pack(covered: Callable[[str, int], None]) -> None:
     packs = [pack_of(count) for count in (1, 3, 12)]
     assert attack("pack", packs, believable_pack, read_pack, (CorruptData, UnsupportedVersion))
     covered("fuzzed packs", COUNT)
 
 
+@pytest.mark.usefixtures("codec")
 def test_the_table_of_a_pack(covered: Callable[[str, int], None]) -> None:
     tables = []
     for count in (1, 3, 12):
