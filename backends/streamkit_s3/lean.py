@@ -34,6 +34,8 @@ _QUERY: Final = {
     "StartAfter": "start-after",
 }
 _SAFE = "-._~"
+_NO_KEY = b"<Code>NoSuchKey</Code>"
+"""Only an element can say this, because a text in XML has no bare `<`."""
 
 
 class Lean:
@@ -132,6 +134,8 @@ def _told(answer: Answer, found: dict[str, Any]) -> dict[str, Any]:
 
 def _error(body: bytes) -> dict[str, str]:
     """Return the fields of a refusal's body; none if the body is no XML, as that of a gateway."""
+    if _NO_KEY in body:
+        return {"Code": "NoSuchKey"}  # all that an object's absence says: no parser is loaded for it
     try:
         return _texts(_element(body))
     except Cut:

@@ -36,7 +36,9 @@ class Wire:
 
     def __init__(self, host: str, port: int, ca: str | None, *, connect: float, read: float) -> None:
         """`ca`: the file or folder of certificates to trust, or None for a connection without TLS. Seconds."""
-        self._address = host, port
+        self._host = host.encode("ascii" if host.isascii() else "idna")
+        """Bytes, because for text Python would first load the tables of international names."""
+        self._port = port
         self._tls = None if ca is None else _context(ca)
         self._connect, self._read = connect, read
         self._idle: deque[_Line] = deque(maxlen=_KEPT)
@@ -81,13 +83,13 @@ class Wire:
 
     def _dial(self) -> _Line:
         try:
-            plain = socket.create_connection(self._address, self._connect)
+            plain = socket.create_connection((self._host, self._port), self._connect)  # type: ignore[arg-type]
         except OSError as error:
             raise Unreached(type(error).__name__) from None
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            made = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._address[0])
+            made = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._host)
         except OSError as error:
             plain.close()
             text = str(error)
