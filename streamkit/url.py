@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["shown_scheme", "split_url", "unescape", "url_options"]
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,30}")
-_OPTION = re.compile(r"[a-z][a-z_]{0,30}")
+_SCHEME = r"[a-z][a-z0-9+.-]{0,30}"
+_OPTION = r"[a-z][a-z_]{0,30}"
 
 
 def split_url(url: str) -> SplitResult:
@@ -42,7 +42,7 @@ def unescape(text: str) -> str:
 def shown_scheme(url: str) -> str:
     """The scheme of `url` for an error, with "://"; "" if the URL has none that can be shown."""
     scheme, separator, _ = url.partition("://")
-    return f"{scheme}://" if separator and _SCHEME.fullmatch(scheme) else ""
+    return f"{scheme}://" if separator and re.fullmatch(_SCHEME, scheme) else ""
 
 
 def url_options(url: str, known: Sequence[str]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def url_options(url: str, known: Sequence[str]) -> dict[str, str]:
     for name, value in pairs:
         if name not in known:
             # A name without a value, or with other characters, may be a piece of a token.
-            shown = f" {name!r}" if _OPTION.fullmatch(name) and f"{name}=" in query else ""
+            shown = f" {name!r}" if re.fullmatch(_OPTION, name) and f"{name}=" in query else ""
             options = ", ".join(sorted(known)) or "none"
             raise ValueError(f"unknown option{shown} in the URL; known here: {options}")
         if name in found:

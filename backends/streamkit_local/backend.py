@@ -19,7 +19,6 @@ from .head import END
 from .log import PartitionLog
 from .partition import is_lost
 from .reading import Reader
-from .salvage import intact_rows
 from .sharing import enter, leave, register
 from .state import State
 from .store import OpenStore, directory_of
@@ -260,6 +259,8 @@ class LocalBackend:
 
     def salvage(self, partition: bytes) -> Salvaged:
         """See `Salvages`. The files are read as they are, without the locks and the marker of the store."""
+        from .salvage import intact_rows
+
         _check_address(partition, ())
         path = os.path.join(self._root, str(self._id), directory_of(partition))
         try:

@@ -13,7 +13,8 @@ as safe as before, whether it looks or removes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
+from msgspec.structs import replace
 
 from ..backend import Backend
 from ..clock import Clock
@@ -26,7 +27,7 @@ MARGIN = 1.0
 """Seconds: a service's answers are dated in whole ones."""
 
 
-class Look(NamedTuple):
+class Look(msgspec.Struct, frozen=True, gc=False):
     """When a look at the store was sent, at the latest."""
 
     told: float | None
@@ -67,7 +68,7 @@ class Freshness:
         if look.told is None:
             told = self._backend.service_time()
             if told is not None:
-                return look._replace(told=told.earliest)
+                return replace(look, told=told.earliest)
         return look
 
     def limit(self, grace: float) -> float:

@@ -28,7 +28,13 @@ HEAVY = {
     "xml",
 }
 """Modules that neither an import nor a read or an append in a local store needs."""
-RARE = {"streamkit.index.upkeep", "streamkit.index.thin", "streamkit.log.ended", "streamkit.log.inbox"}
+RARE = {
+    "streamkit.index.thin",
+    "streamkit.index.upkeep",
+    "streamkit.log.ended",
+    "streamkit.log.inbox",
+    "streamkit_local.salvage",
+}
 """Modules of streamkit that a read or an append in a local store does not need."""
 _VALUES = 15
 """Modules of streamkit for records, entries and errors."""
