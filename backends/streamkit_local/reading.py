@@ -16,7 +16,7 @@ from .anew import Note, patched
 from .faults import damage
 from .files import OpenFile, cached_file
 from .record import BLOCK, FIELDS, HEADER, INDEX, NEXT_ROW, WHOLE, Found, blocks_are_right, parse, table_size, walk
-from .rowfile import open_row
+from .rowfile import read_row
 from .state import START, LogFile, RowAt, State, View, log_name
 
 __all__ = ["LOGGED", "Reader", "etag_of", "log_name"]
@@ -115,7 +115,7 @@ class Reader:
     def row(self, view: View, key: bytes, row: RowAt) -> bytes:
         """The value of a row that was not put with NEXT."""
         if row.file:
-            return open_row(self.path, row, key, self.seed).part(0, row.size)
+            return read_row(self.path, row, key, self.seed, 0, row.size)
         position, data = self._recent
         if position != row.position:
             file, found = self._inline(view, key, row)
@@ -126,7 +126,7 @@ class Reader:
     def row_part(self, view: View, key: bytes, row: RowAt, start: int, length: int) -> bytes:
         """A part of such a value."""
         if row.file:
-            return open_row(self.path, row, key, self.seed).part(start, length)
+            return read_row(self.path, row, key, self.seed, start, length)
         file, found = self._inline(view, key, row)
         return self.part(file, found, start, length)
 

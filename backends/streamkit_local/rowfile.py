@@ -15,7 +15,7 @@ from .files import OpenFile, cached_file, create_file, sync_directory, unlink, w
 from .record import BLOCK, FILE, HEADER, blocks_are_right, pack, parse, table_size
 from .state import RowAt
 
-__all__ = ["RowFile", "open_row", "remove_orphans", "row_path", "write_row"]
+__all__ = ["read_row", "remove_orphans", "row_path", "write_row"]
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.row(\.new)?")
 
@@ -72,40 +72,32 @@ def remove_orphans(path: str, rows: Collection[int], names: Collection[str]) -> 
         file.close()
 
 
-class RowFile:
-    """An open one."""
-
-    def __init__(self, path: str, file: OpenFile, size: int, key: bytes, start: int, table: bytes) -> None:
-        self._path = path
-        self._file = file
-        self._size = size
-        self._key = key
-        self._start = start
-        self._table = table
-
-    def _damaged(self) -> CorruptData:
-        return damage(self._path, f"is damaged, which holds the row {self._key!r}")
-
-    def part(self, start: int, length: int) -> bytes:
-        """A part of the value."""
-        size = self._size
-        first, stop = start // BLOCK * BLOCK, min((start + length + BLOCK - 1) // BLOCK * BLOCK, size)
-        if start >= size or not length:
-            return b""
-        data = os.pread(self._file.fd, stop - first, self._start + first)
-        if len(data) != stop - first or not blocks_are_right(self._table, first // BLOCK, data):
-            raise self._damaged()
-        return data if first == start and stop - first <= length else data[start - first : start - first + length]
-
-
-def open_row(path: str, row: RowAt, key: bytes, seed: int) -> RowFile:
-    """The file of a row. FileNotFoundError if it is gone."""
+def read_row(path: str, row: RowAt, key: bytes, seed: int, start: int, length: int) -> bytes:
+    """A part of the value of a row. FileNotFoundError if its file is gone."""
     name = row_path(path, row.file)
     file = cached_file(name)
-    if file.table is None:
-        size = HEADER + len(key) + table_size(row.size)
-        found = parse(os.pread(file.fd, size, 0), 0, row.file, seed)
-        if isinstance(found, int) or found.key != key or found.size != row.size:
-            raise damage(name, f"is damaged, which holds the row {key!r}")
-        file.table = found.at, found.buffer[HEADER + len(key) : found.at]
-    return RowFile(name, file, row.size, key, *file.table)
+    table = file.table or _table(file, name, row, key, seed)
+    size = row.size
+    if start >= size or not length:
+        return b""
+    first = start // BLOCK
+    begin = first * BLOCK
+    stop = min((start + length + BLOCK - 1) // BLOCK * BLOCK, size)
+    data = os.pread(file.fd, stop - begin, table[0] + begin)
+    if len(data) != stop - begin or not blocks_are_right(table[1], first, data):
+        raise _damaged(name, key)
+    return data if begin == start and stop - begin <= length else data[start - begin : start - begin + length]
+
+
+def _table(file: OpenFile, name: str, row: RowAt, key: bytes, seed: int) -> tuple[int, bytes]:
+    """The start of the value, and the checksums of its blocks. They are kept with the file."""
+    size = HEADER + len(key) + table_size(row.size)
+    found = parse(os.pread(file.fd, size, 0), 0, row.file, seed)
+    if isinstance(found, int) or found.key != key or found.size != row.size:
+        raise _damaged(name, key)
+    file.table = table = found.at, found.buffer[HEADER + len(key) : found.at]
+    return table
+
+
+def _damaged(name: str, key: bytes) -> CorruptData:
+    return damage(name, f"is damaged, which holds the row {key!r}")

@@ -21,7 +21,7 @@ from .head import identity_of
 from .reading import Reader
 from .record import DROPPED, FIELDS, FILE, GONE, HEADER, MOVED, NEXT_ROW, ROW, SNAPSHOT, WHOLE, Found, parse, table_size
 from .recovery import bases_in
-from .rowfile import open_row
+from .rowfile import read_row
 from .state import START, LogFile, Ranges, RowAt, State, log_name, unpack_file, unpack_ranges
 
 __all__ = ["intact_rows"]
@@ -141,7 +141,7 @@ def _file_reader(reader: Reader, key: bytes, position: int, read: Callable[[], b
     def read_file() -> bytes:
         name, size = unpack_file(read())
         try:
-            return open_row(reader.path, RowAt(position, position, size, name), key, reader.seed).part(0, size)
+            return read_row(reader.path, RowAt(position, position, size, name), key, reader.seed, 0, size)
         except FileNotFoundError:
             raise damage(reader.path, f"lacks a file, which holds the row {key!r}") from None
 

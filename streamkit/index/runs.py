@@ -451,7 +451,10 @@ class Runs:
     def _block(self, file: RunFile, tail: Tail, number: int) -> Block:
         """Read one that is not cached."""
         start, end = tail.offsets[number], tail.offsets[number + 1]
-        (data,) = self._read([Range(run_key(file.id), file.start + start, end - start, file.etag or None)])
+        part = Range(run_key(file.id), file.start + start, end - start, file.etag or None)
+        data = None if self._held else self._backend.read(self.partition, (part,))[0]
+        if data is None or len(data) != part.length:
+            (data,) = self._read([part])
         return self._kept(file, tail, number, data)
 
     def _kept(self, file: RunFile, tail: Tail, number: int, body: bytes) -> Block:

@@ -67,6 +67,9 @@ _WHOLE = 1.25
 """Runs are rewritten as one if together they have this many times the bytes of the largest one."""
 _CACHED = 1 << 20
 """Runs with fewer bytes together are not rewritten: the cache keeps every block of them that is read often."""
+_RUNS_A_STEP = 4
+_MORE_STEPS = 3
+"""An upkeep takes one more step of a merge for each 4 runs, and at most 3 more. It writes up to 8 MiB in each."""
 _LARGE = 16 << 10
 """A record of at least so many bytes may stay out of a pack where a row itself costs nothing. The log then keeps it."""
 _MOSTLY = 4
@@ -105,7 +108,9 @@ def bring_forward(partition: Partition) -> bool:
         after = _seen(partition, replace(after, cleared=cleared, packed=_marked(partition, head, cleared)))
         extended = _extended(partition, after, tail, made)
         del tail
-        if not partition.remote or not (made or asked):
+        if not partition.remote:
+            extended = _merged_in_steps(partition, extended, made)
+        elif not (made or asked):
             extended = _merged(partition, extended, made)
     except RunGone as error:
         return _overtaken(partition, etag, made, error)
@@ -294,6 +299,16 @@ def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | 
         manifest = step.apply(head.manifest, etag)
         assert manifest is not None  # it is the step's own
         return replace(head, manifest=manifest, forgotten=forgotten)
+    return head
+
+
+def _merged_in_steps(partition: Partition, head: Head, made: list[bytes]) -> Head:
+    """Like `_merged`, with more steps if there are many runs: every reader looks for a segment in each of them."""
+    for _ in range(1 + min(len(head.manifest.runs) // _RUNS_A_STEP, _MORE_STEPS)):
+        after = _merged(partition, head, made)
+        if after is head:
+            break
+        head = after
     return head
 
 

@@ -35,7 +35,7 @@ class Policy(NamedTuple):
 
 
 LOCAL = Policy(
-    upkeep=2048, frame=4 << 10, inline=8 << 10, merge=8 << 20, fanout=8, runs=48, clear=60.0, poll=(0.002, 0.05)
+    upkeep=2048, frame=4 << 10, inline=8 << 10, merge=8 << 20, fanout=4, runs=48, clear=60.0, poll=(0.002, 0.05)
 )
 REMOTE = Policy(
     upkeep=21,

@@ -20,7 +20,8 @@ LARGE = 500
 @contextmanager
 def cramped(*, upkeep_after: int = 2, inline: int = 700) -> Iterator[None]:
     """Stores that are opened in here bring their index forward every other transaction, keep next to nothing in the
-    head, merge runs and packs two by two and a few hundred bytes at a time, and pack no record beyond LARGE bytes."""
+    head, merge runs and packs two by two and a few hundred bytes at a time, a step an upkeep, and pack no record beyond
+    LARGE bytes."""
     tight = policy.Policy(
         upkeep=upkeep_after, frame=100, inline=inline, merge=4096, fanout=2, runs=4, clear=CLEAR, poll=(0.25, 5.0)
     )
@@ -37,6 +38,7 @@ def cramped(*, upkeep_after: int = 2, inline: int = 700) -> Iterator[None]:
             (upkeep, "FANOUT", 2),
             (upkeep, "_PACK", 256),
             (upkeep, "_CLEAR", 2),
+            (upkeep, "_MORE_STEPS", 0),
             (tail, "MOST", LARGE),
         ):
             stack.enter_context(patch.object(module, name, value))

@@ -12,6 +12,7 @@ import pytest
 
 import streamkit
 from streamkit import Client, Record, Retention, open_store
+from streamkit.index import upkeep
 from streamkit.index.block_cache import BlockCache
 from streamkit.index.run_format import BLOCK_BYTES
 from streamkit.index.thin import expire, thin
@@ -49,7 +50,7 @@ def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older runs, which have the segment too, are not asked: a status and a row, although nothing is kept."""
-    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0))
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
     monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
     id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)
     with streamkit.connect(tmp_path.as_uri()) as client:
@@ -66,6 +67,48 @@ def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
         for name in names:
             assert store.peek("s", name).sequence == 32
         assert store.statistics().requests["bytes_read"] - before <= 2 * BLOCK_BYTES * len(names)
+
+
+def test_a_load_of_a_segment_reads_its_rows_and_no_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was ever removed, so the rows tell all: one block of each run, and no other."""
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
+    monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
+    id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(id)
+        for turn in range(320):
+            with store.transaction("s") as trx:
+                for name in names[turn % 10 :: 10]:
+                    trx.produce(name, [Record(dice.randbytes(500))])
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(id)
+
+        def loaded() -> int:
+            before = store.statistics().requests["read"]
+            for name in names:
+                assert [entry.sequence for entry in store.consume_segment("s", name)] == [*range(1, 33)]
+            return store.statistics().requests["read"] - before
+
+        loaded()  # the ends of all runs are read
+        whole = loaded()
+        store.trim("s", segment="s0", before=2)
+        names = names[1:]
+        assert loaded() > whole + 200  # where something was removed, a status each
+
+
+def test_an_upkeep_takes_more_steps_of_a_merge_where_there_are_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = policy.LOCAL._replace(upkeep=16, inline=0, fanout=2, merge=4096)
+    monkeypatch.setattr(policy, "LOCAL", few)
+    counts = {}
+    for more in (0, 3):
+        monkeypatch.setattr(upkeep, "_MORE_STEPS", more)
+        with streamkit.connect("memory://") as client:
+            store, dice = client.store(uuid4()), Random(1)
+            for at in range(1600):
+                store.produce("s", f"s{at % 300}", [Record(dice.randbytes(100))])
+                counts[more] = counts.get(more, 0) + len(partition_of(store).head.manifest.runs)
+            assert store.verify().ok
+    assert counts[3] < counts[0]
 
 
 @pytest.mark.parametrize("url", ["memory://", "memory://?remote=1"])
@@ -85,7 +128,7 @@ def test_maintenance_leaves_nothing_to_do(url: str) -> None:
 def test_maintenance_makes_one_run_of_all_and_writes_a_large_one_not_anew_for_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0))
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
     dice = Random(1)
     with streamkit.connect(tmp_path.as_uri()) as client:
         store = client.store(uuid4())
