@@ -771,7 +771,8 @@ SCREENS = [
     ("keys",),
 ]
 _RUN = """async rules => {
-    const found = await axe.run(document, rules ? { runOnly: { type: "rule", values: rules } } : {})
+    const only = rules ? { runOnly: { type: "rule", values: rules } } : {}
+    const found = await axe.run(document, { resultTypes: ["violations"], ...only })
     return found.violations.map(each => [each.id, each.nodes.map(node => `${node.target} ${node.failureSummary}`)])
 }"""
 
