@@ -37,7 +37,7 @@ help:
 demo: $(VENV)/demo.stamp
 	@$(BIN)/streamkit demo
 
-test: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/speed.stamp lint compile
+test: java $(NPM) $(VENV)/spark-classes.jsa $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/speed.stamp lint compile
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --durations=30 --durations-min=3
 
 test-again: $(NPM)
@@ -47,7 +47,7 @@ test-again: $(NPM)
 	    echo "run $$run: $$(tail -1 $(VENV)/again.log), $$(($$(date +%s) - began)) s"; \
 	done
 
-test-exhaustive: java $(NPM) $(VENV)/connectors.stamp $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/eventsourcing-10 \
+test-exhaustive: java $(NPM) $(VENV)/spark-classes.jsa $(VENV)/kombu-suite $(VENV)/agents-suite $(VENV)/eventsourcing-10 \
     $(VENV)/speed.stamp
 	STREAMKIT_EXHAUSTIVE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 0
 	STREAMKIT_PURE=1 $(BIN)/pytest -n $(JOBS) --dist loadfile  # the whole sample over the Python codec
@@ -150,6 +150,11 @@ $(VENV)/connectors.stamp: infra/spark/connectors.xml infra/spark/connectors.py $
 $(VENV)/speed.stamp: infra/speed.py speed/Cargo.toml speed/Cargo.lock speed/pyproject.toml $(wildcard speed/src/*.rs) \
     $(VENV)/demo.stamp
 	@$(BIN)/python infra/speed.py
+
+# Of the same Java and the same jars. Without it the tests of Spark take longer.
+$(VENV)/spark-classes.jsa: infra/spark/classes.py $(VENV)/connectors.stamp
+	@rm -f $@
+	@$(BIN)/python infra/spark/classes.py $@.new >/dev/null 2>&1 && mv $@.new $@ || rm -f $@.new
 
 test-exhaustive: $(SPARKS)
 

@@ -22,6 +22,11 @@ SPACE = "orders/ü"
 _PATIENCE = 240.0
 CONNECTORS = Path(sys.prefix) / "connectors"
 """Where infra/spark/connectors.py puts the jars for s3a://."""
+CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable" + f' "-XX:SharedArchiveFile={CLASSES}"' * CLASSES.exists()
+)
+"""Options of a JVM that starts fast and does not live long. `make` keeps the classes that Spark loads (infra/spark)."""
 _SHORT_LEASES = str(Path(__file__).parent / "short_leases")
 
 
@@ -46,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, s3_credentials: None) -> Ite
         spark__driver__extraClassPath=f"{CONNECTORS}/*",
         spark__driver__bindAddress="127.0.0.1",
         spark__driver__host="127.0.0.1",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        spark__driver__extraJavaOptions=JVM,
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
     )
     found.sparkContext.setLogLevel("OFF")
@@ -152,11 +157,10 @@ class Doomed:
             os.environ,
             PYTHONPATH=os.pathsep.join([_SHORT_LEASES, *filter(None, [os.environ.get("PYTHONPATH")])]),
             SPARK_LOCAL_IP="127.0.0.1",
-            # A JVM that starts fast; it does not live long.
-            JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            JDK_JAVA_OPTIONS=JVM,
             PYSPARK_SUBMIT_ARGS="--master local[2] --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 "
             "--conf spark.driver.bindAddress=127.0.0.1 --conf spark.sql.shuffle.partitions=2 "
-            "--conf spark.ui.showConsoleProgress=false pyspark-shell",
+            f"--conf spark.ui.showConsoleProgress=false --driver-class-path '{CONNECTORS}/*' pyspark-shell",
             PYTHONUNBUFFERED="1",
         )
         with output.open("wb") as file:
