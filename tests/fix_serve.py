@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
+from fix_covered import EXHAUSTIVE
 
 import streamkit
 from streamkit.serve import Application, Limits, app
@@ -154,9 +155,9 @@ class Served:
         assert not self._thread.is_alive(), "the server did not end"
 
 
-@pytest.fixture(params=["memory", "local"])
+@pytest.fixture(params=["memory", "local"] if EXHAUSTIVE else ["memory"])
 def served(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> Iterator[Served]:
-    """A server of a store that nobody wrote to, in memory and on disk."""
+    """A server of a store that nobody wrote to; test_durable_conformance and test_killed_servers have one on a disk."""
     found = Served(make_url(request.param))
     yield found
     found.close()

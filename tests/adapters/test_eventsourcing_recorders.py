@@ -308,7 +308,7 @@ from streamkit.dcb import ConditionFailed, Event, EventStore, QueryItem
 events = EventStore(streamkit.connect(sys.argv[1]).store(UUID(sys.argv[2])), "school")
 student = f"student-{sys.argv[3]}"
 chance = random.Random(int(sys.argv[3]))
-failed = 0
+failed, waits = 0, True
 for course in chance.sample(range(6), 6):
     asked = [QueryItem(tags=(f"course-{course}",)), QueryItem(tags=(student,))]
     while True:
@@ -318,6 +318,9 @@ for course in chance.sample(range(6), 6):
         of_student = sum(student in each.event.tags for each in seen)
         if of_course >= 5 or of_student >= 3:
             break
+        if waits:
+            print("read", flush=True)
+            waits = bool(sys.stdin.read())
         try:
             events.append([Event("Enrolled", b"", (f"course-{course}", student))], fail_if=asked, after=head)
             break
@@ -333,10 +336,15 @@ STUDENTS = 16 if EXHAUSTIVE else 11
 def test_processes_keep_the_limits_of_courses_and_students(tmp_path: Path) -> None:
     """A course has five places, and a student may take three: a condition over two tags holds in a race."""
     url, store = tmp_path.as_uri(), uuid4()
+    pipe = subprocess.PIPE
     processes = [
-        subprocess.Popen([sys.executable, "-c", _ENROL, url, str(store), str(n)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-c", _ENROL, url, str(store), str(n)], stdin=pipe, stdout=pipe, text=True)
         for n in range(STUDENTS)
     ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "read\n"
+    # All have read the empty log. Of two students who want the same course first, one fails.
     failed = sum(int(process.communicate(timeout=240)[0]) for process in processes)
     with streamkit.connect(url) as client:
         events = [read.event for read in EventStore(client.store(store), "school").read()]

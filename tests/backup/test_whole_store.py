@@ -20,8 +20,10 @@ PLACES = [
     pytest.param("remote", "local", id="remote-to-local"),
     pytest.param("local", "remote", id="local-to-remote"),
     pytest.param("s3", "s3", id="s3", marks=pytest.mark.s3),
-    pytest.param("azure", "azure", id="azure", marks=pytest.mark.azure),
-    pytest.param("s3", "azure", id="s3-to-azure", marks=[pytest.mark.s3, pytest.mark.azure]),
+    pytest.param("azure", "azure", id="azure", marks=[pytest.mark.azure, pytest.mark.exhaustive_only]),
+    pytest.param(
+        "s3", "azure", id="s3-to-azure", marks=[pytest.mark.s3, pytest.mark.azure, pytest.mark.exhaustive_only]
+    ),
 ]
 
 

@@ -21,7 +21,7 @@ from streamkit.client import Client
 __all__ = ["KINDS", "PATIENCE", "World", "account_of", "bucket_of", "directory", "memory", "without_leases"]
 
 KINDS = [
-    "memory",
+    pytest.param("memory", marks=pytest.mark.exhaustive_only),
     "remote",
     "local",
     pytest.param("s3", marks=pytest.mark.s3),

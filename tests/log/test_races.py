@@ -21,6 +21,8 @@ from streamkit import Entry, Record, SegmentStatus, SequenceMismatch
 
 PATIENCE = 300.0
 
+pytestmark = pytest.mark.sampled(2)
+
 
 class Racers:
     """Processes of racer.py on one store, ended with the test. `share` of the work is enough where it takes long."""

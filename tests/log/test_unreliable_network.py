@@ -24,7 +24,7 @@ from harness import teller
 from harness.history import Attempt, History
 from harness.oracle import judge
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 
 PATIENCE = 120.0
 FAULTS = [DROP_REQUEST, DROP_ANSWER, DUPLICATE, LATE, CUT_BODY, status(500), status(500, applied=True), status(503)]

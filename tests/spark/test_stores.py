@@ -84,6 +84,7 @@ def test_a_frame_is_written_once_and_in_order(spark: Any, root: str) -> None:
             assert found == [b"%d" % n for n in range(1, 61) if n % 3 == segment]
 
 
+@pytest.mark.exhaustive_only
 def test_the_jobs_do_their_work_and_can_be_run_again(spark: Any, root: str, tmp_path: Path) -> None:
     import rollup
     from deltalake import DeltaTable

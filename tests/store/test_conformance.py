@@ -38,7 +38,7 @@ class TestLocal(StoreConformance):
 
 # A store in memory that behaves like S3 and Azure makes all checks, and the suite of their rows is whole on both.
 @pytest.mark.s3
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 class TestS3(StoreConformance):
     rounds = 3
     keeps = True
@@ -53,7 +53,7 @@ class TestS3(StoreConformance):
 
 
 @pytest.mark.azure
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 class TestAzure(StoreConformance):
     rounds = 3
     keeps = True

@@ -39,7 +39,7 @@ PROCESSES = 8
 PATIENCE = 60.0
 """Seconds after the ttl in which a successor takes over, on a machine that has other things to do."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled(2)]
 
 
 class Place:
