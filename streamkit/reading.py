@@ -14,8 +14,8 @@ from .log.offsets import Offset
 from .log.partition import Partition
 from .log.read_segment import last_entry, segment_batches
 from .log.read_space import Cursor, space_backwards
+from .log.segment_view import row_of
 from .log.statuses import present
-from .log.visible import row_of
 from .model import Entry, SegmentStatus, no_status
 from .space import segments_of
 

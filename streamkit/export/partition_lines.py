@@ -16,8 +16,9 @@ from ..log.keys import SEGMENTS, segment_name
 from ..log.partition import Partition
 from ..log.read_partition import partition_batches
 from ..log.rows import SegmentRow
+from ..log.segment_view import row_of, status_of
 from ..log.view import LogView
-from ..log.visible import floor_of, place_of, row_of
+from ..log.visible import floor_of, place_of
 from ..model import TRX, Entry
 from .lines import EntryLine, FloorLine, Gap, Key, Line, Trx, encode_payload
 from .lines import Partition as PartitionLine
@@ -144,7 +145,7 @@ def _segment_ends(view: LogView) -> dict[str, int]:
         if name not in names:
             ends[name] = decode_index_row(SegmentRow, key, value).last_sequence
     for name in names:
-        ends[name] = view.status(name).last_sequence
+        ends[name] = status_of(view, name).last_sequence
     return ends
 
 

@@ -20,8 +20,9 @@ from ..log.partition import Partition
 from ..log.record_format import without_frames
 from ..log.request import Request
 from ..log.rows import DataRow, SegmentRow
+from ..log.segment_view import archived_before, row_of
 from ..log.segments import indexed_segments
-from ..log.visible import archived_before, floor_of, row_of, size_of_floor
+from ..log.visible import floor_of, size_of_floor
 from .compaction import Expiry
 from .cursor import Chunk
 from .upkeep import bring_forward, encode, gone_up_to, merge_all_with, move_head, records_in, store_file

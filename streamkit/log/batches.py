@@ -14,11 +14,15 @@ from ..gaps import Gap
 from ..metadata import NO_METADATA
 from ..model import Entry, Origin
 from .floors import REMOVED, Erasure, Gaps, Removed
+from .rows import SegmentRow
+from .segment_view import row_of, sequence_gaps
 from .view import LogView
-from .visible import missing_error, raises, row_of, sequence_gaps
+from .visible import missing_error, raises
 
 __all__ = ["NOWHERE", "Batch", "Bounds", "Needles", "intact", "left", "told", "without_erased", "without_hidden"]
 
+_ROWS = 4096
+"""Segments whose statuses a walk keeps."""
 NOWHERE = Origin(0, 0, 0, 0, 0)
 """The origin of a batch without entries."""
 
@@ -73,10 +77,15 @@ def told(gap: Gap, gaps: Gaps) -> Batch | None:
 
 def without_hidden(view: LogView, batches: Iterator[Batch], gaps: Gaps) -> Iterator[Batch]:
     """`batches` of a log, without entries that were removed from their segments or erased."""
+    rows: dict[str, SegmentRow] = {}
     for batch in without_erased(view, batches):
         if batch.entries:
             first = batch.entries[0]
-            row = row_of(view, first.segment)
+            row = rows.get(first.segment)
+            if row is None:
+                if len(rows) >= _ROWS:
+                    rows.clear()
+                row = rows[first.segment] = row_of(view, first.segment)
             count = row.first_sequence - first.sequence
             if count > 0:
                 entries = batch.entries[count:]

@@ -37,8 +37,8 @@ from .policy import NEVER
 from .record_format import NOBODY, VOID, Body, FrameHead, Header, KeyUse, encode_lone, encode_transaction
 from .request import Request
 from .rows import SegmentRow
+from .segment_view import counted
 from .settled import chosen, recall
-from .visible import counted
 
 if TYPE_CHECKING:
     from .inbox import Inbox

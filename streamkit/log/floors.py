@@ -6,7 +6,7 @@ entry of a segment, or of the whole partition, that can still be read. Readers o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -23,14 +23,12 @@ __all__ = [
     "Removed",
     "Retained",
     "join_controls",
-    "with_gap",
 ]
 
 Gaps = Literal["raise", "skip", "yield"]
 """The reaction of a reader to missing entries."""
 Reason = str
 """ "trimmed", "expired", "erased" or "deleted"."""
-_MOST_GAPS = 8
 
 
 class Removed(bytes):
@@ -144,15 +142,3 @@ def join_controls(controls: Iterable[Control]) -> Control | None:
             joined.changed.then(control.changed),
         )
     return joined
-
-
-def with_gap(gaps: Sequence[tuple[int, Reason]], last: int, reason: Reason) -> tuple[tuple[int, Reason], ...]:
-    """`gaps`, each (last sequence, reason), in order, and one more that goes up to `last`."""
-    kept = list(gaps)
-    if kept and kept[-1][1] == reason:
-        kept.pop()
-    kept.append((last, reason))
-    if len(kept) > _MOST_GAPS:
-        # The two oldest gaps become one. Its reason is "trimmed", which stops a reader that asks for it.
-        kept[:2] = [(kept[1][0], "trimmed")]
-    return tuple(kept)

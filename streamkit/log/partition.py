@@ -725,14 +725,6 @@ class Partition:
             found[name] = row
         return found
 
-    def resolved(self, segment: str, row: SegmentRow, now: SegmentRow) -> bool:
-        """Replace the cached `row` by `now`, which lacks trimmed entries. False if it has changed meanwhile."""
-        with self._lock:
-            if self.cached.get(segment, row) != row:
-                return False
-            self.cache_status(segment, now)
-            return True
-
     def cache_status(self, segment: str, row: SegmentRow) -> None:
         known = self.cached
         if len(known) >= self._most_known:

@@ -12,9 +12,9 @@ from .partition import Partition
 from .request import Request
 from .room import check_room
 from .rows import SegmentRow
+from .segment_view import counted
 from .settled import settle
 from .statuses import written
-from .visible import counted
 
 __all__ = ["Plan", "mismatch"]
 

@@ -11,8 +11,8 @@ from .moved import Moved
 from .partition import Partition
 from .record_format import decode_entries, decode_frames
 from .rows import Piece
+from .segment_view import hot_pieces, last_of, last_piece, piece_groups, row_of, sequence_gaps
 from .view import LogView
-from .visible import last_of, row_of, sequence_gaps
 
 __all__ = ["last_entry", "logged_segment", "segment_batches"]
 
@@ -108,7 +108,7 @@ class _Forwards(_SegmentRead):
         So the status is not looked up. It decides if there are no pieces, or if one is missing: then `_ended` is False.
         """
         last, pieces = self._bounds.max_sequence or _FAR, list[Piece]()
-        for pieces in view.pieces(self._segment, self._first or 1, last):
+        for pieces in piece_groups(view, self._segment, self._first or 1, last):
             for batch in _load_together(view, self._segment, pieces):
                 batch = self._cut(batch, last)
                 yield batch
@@ -118,7 +118,7 @@ class _Forwards(_SegmentRead):
     def _logged(self, view: LogView) -> Iterator[Batch]:
         """The next entries in the log, up to the first one that is archived or not there."""
         bounds, segment = self._bounds, self._segment
-        for pieces in view.pieces(segment, self._first, self._last):
+        for pieces in piece_groups(view, segment, self._first, self._last):
             if not pieces or pieces[0].number <= view.cold_until:
                 return
             if not bounds.by_time:
@@ -168,7 +168,7 @@ class _Backwards(_SegmentRead):
     def _hot(self, view: LogView, begin: int) -> list[Piece]:
         """The pieces that hold sequences from `begin` up to the last one and are not archived."""
         found: list[Piece] = []
-        for piece in view.hot_pieces(self._segment, begin):
+        for piece in hot_pieces(view, self._segment, begin):
             if piece.first_sequence > self._last:
                 break
             if found and piece.first_sequence != found[-1].last_sequence + 1:
@@ -181,7 +181,7 @@ class _Backwards(_SegmentRead):
 
 def logged_segment(view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
     """The entries first..last that the log and its index hold, archived or not. CorruptData if they do not hold all."""
-    for pieces in view.pieces(segment, first, last):
+    for pieces in piece_groups(view, segment, first, last):
         for batch in _load(view, segment, pieces):
             entries = [entry for entry in batch.entries if first <= entry.sequence <= last]
             if entries:
@@ -278,7 +278,7 @@ def _last_entry(view: LogView, segment: str) -> Entry | None:
 
 
 def _load_last(view: LogView, segment: str, last: int) -> Entry:
-    piece = view.last_piece(segment, last)
+    piece = last_piece(view, segment, last)
     if piece is not None and piece.number > view.cold_until:
         return next(_load(view, segment, [piece], last)).entries[-1]
     if view.cold_until:

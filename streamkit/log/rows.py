@@ -11,7 +11,7 @@ import msgspec
 from ..checksum import crc32
 from ..errors import CorruptData, UnsupportedVersion
 from .decoders import Decoders
-from .floors import Changed, Erasure, Floor, Reason, Removal, Retained, with_gap
+from .floors import Changed, Erasure, Floor, Reason, Removal, Retained
 from .manifest import Manifest
 from .marks import Marks
 from .packs import PackFile
@@ -37,6 +37,7 @@ VERSION = 4
 """The format of every row. 3: of a release without inbox, which is to stop here and not at the next transaction."""
 _OLDEST = 3
 """The oldest format that a release has written."""
+_MOST_GAPS = 8
 _CRC = struct.Struct("<I")
 
 
@@ -181,7 +182,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         last = removal.last
         if last < self.first_sequence:
             return self
-        gaps = with_gap(self.gaps, last, removal.reason)
+        gaps = _with_gap(self.gaps, last, removal.reason)
         if last >= self.last_sequence:
             return SegmentRow(last + 1, 0, last, self.last_timestamp, 0, self.last_number, self.size, self.size, gaps)
         return SegmentRow(
@@ -199,6 +200,18 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 NOTHING = SegmentRow(0, 0, 0, 0)
 """The status of a segment that was never written to."""
+
+
+def _with_gap(gaps: Sequence[tuple[int, Reason]], last: int, reason: Reason) -> tuple[tuple[int, Reason], ...]:
+    """`gaps`, each (last sequence, reason), in order, and one more that goes up to `last`."""
+    kept = list(gaps)
+    if kept and kept[-1][1] == reason:
+        kept.pop()
+    kept.append((last, reason))
+    if len(kept) > _MOST_GAPS:
+        # The two oldest gaps become one. Its reason is "trimmed", which stops a reader that asks for it.
+        kept[:2] = [(kept[1][0], "trimmed")]
+    return tuple(kept)
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):

@@ -11,12 +11,11 @@ from ..backend import Range
 from .archive_reader import ArchiveReader
 from .floors import Erasure, Floor, Retained
 from .index_reader import Index
-from .index_rows import decode_index_row
-from .keys import data_range, segment_key, transaction_number
+from .keys import transaction_number
 from .moved import Moved
 from .packs import Frame, Packs
 from .record_format import Header
-from .rows import NOTHING, DataRow, Head, Piece, SegmentRow
+from .rows import Head, Piece, SegmentRow
 from .searches import Searches
 from .tail import Tail
 
@@ -174,22 +173,14 @@ class LogView(msgspec.Struct, frozen=True):
 
     # -- segments -----------------------------------------------------------------------------------------------
 
-    def tail_of(self, segment: str) -> list[Piece]:
-        """The pieces of a segment in the tail, in order."""
-        return self.tail.pieces_until(segment, self.end)
-
     def look_again(self) -> None:
         """Moved if a later look at the log shows that something was removed or archived since."""
         self.log.look_again(self)
 
-    def status(self, segment: str) -> SegmentRow:
-        """A segment's status. Removals since the view was taken may show in it."""
-        row = self.log.status(segment)
-        if row.last_number <= self.end:
-            return row
-        key = segment_key(segment)
-        value = self.indexed(key)
-        return self.with_tail(segment, NOTHING if value is None else decode_index_row(SegmentRow, key, value))
+    def known(self, segment: str) -> SegmentRow | None:
+        """A segment's status, if the partition knows it and it is not later than this view."""
+        row = self.log.cached.get(segment)
+        return row if row is not None and row.last_number <= self.end else None
 
     def indexed(self, key: bytes) -> bytes | None:
         """A row of the index; None if it has none."""
@@ -206,73 +197,6 @@ class LogView(msgspec.Struct, frozen=True):
         return not (
             self.floor.number > 1 or self.thinned or head.archived or head.released or self.retention or self.erasing
         )
-
-    def pieces(self, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
-        """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read.
-
-        The last group is empty if there is a later piece, but the next one is missing.
-        """
-        expected, size, hole = first, 0, False
-        group: list[Piece] = []
-        for pieces in self._rows_of(segment, first):
-            for piece in pieces:
-                begin = piece.first_sequence
-                after = begin + piece.count
-                if after <= expected:
-                    continue
-                if expected > last:
-                    break
-                if begin > expected:
-                    hole = True
-                    break
-                expected = after
-                group.append(piece)
-                size += piece.length
-                if len(group) >= _PIECES or size >= _BYTES:
-                    yield group
-                    group, size = [], 0
-            if hole or expected > last:
-                break
-        if group:
-            yield group
-        if hole:
-            yield []
-
-    def pieces_after(self, segment: str, first: int) -> Iterator[Piece]:
-        """All pieces that the log has of a segment, from the one that holds sequence `first` on."""
-        for pieces in self._rows_of(segment, first):
-            for piece in pieces:
-                if piece.last_sequence >= first:
-                    yield piece
-                    first = piece.last_sequence + 1
-
-    def hot_pieces(self, segment: str, first: int) -> Iterator[Piece]:
-        """Like `pieces_after`, without pieces that are read from the archive."""
-        return (piece for piece in self.pieces_after(segment, first) if piece.number > self.cold_until)
-
-    def _rows_of(self, segment: str, first: int) -> Iterator[list[Piece]]:
-        """The pieces of each row of the index, from the row that holds sequence `first` on; then those of the tail."""
-        tail = self.tail_of(segment)
-        if self.tail.watermark and (not tail or tail[0].first_sequence > first):
-            for key, value in self.index.scan(*data_range(segment, first), segment.encode()):
-                yield decode_index_row(DataRow, key, value).pieces
-        yield tail
-
-    def last_piece(self, segment: str, last: int) -> Piece | None:
-        """The piece that ends with sequence `last`; None if the log does not know it."""
-        for piece in reversed(self.tail_of(segment)):
-            if piece.first_sequence <= last:
-                return piece if piece.last_sequence >= last else None
-        if not self.tail.watermark:
-            return None
-        start, end = data_range(segment, last)
-        # Most rows end with the last entry: then the key is known, and it is in the newest run that has the segment.
-        value = self.index.get([start])[0]
-        row = (start, value) if value else next(self.index.scan(start, end, segment.encode()), None)
-        for piece in decode_index_row(DataRow, *row).pieces if row is not None else ():
-            if piece.last_sequence == last:
-                return piece
-        return None
 
     def frames(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, bytes]]:
         """(number, first sequence, frame) of each piece. Everything that the index has no copy of is read at once."""

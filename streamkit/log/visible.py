@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ..errors import CorruptData, EntriesRemoved
+from ..errors import EntriesRemoved
 from ..gaps import Gap
 from .first_at import first_at
-from .floors import Floor, Removal
-from .rows import Piece, Place, SegmentRow
+from .floors import Floor
+from .rows import SegmentRow
 from .view import LogView
 
 __all__ = [
-    "archived_before",
-    "counted",
-    "first_where",
+    "cutoff",
     "first_with",
     "floor_at",
     "floor_of",
     "hides",
-    "last_of",
     "missing_error",
     "number_gap",
     "place_of",
     "raises",
-    "row_of",
-    "sequence_gaps",
     "shown",
     "size_before",
     "size_of_floor",
-    "trimmed_row",
 ]
 
 
@@ -44,186 +37,11 @@ def cutoff(view: LogView) -> int:
     return max(0, view.log.clock.now() - int(retention.max_age * 1000))
 
 
-def row_of(view: LogView, segment: str) -> SegmentRow:
-    """A segment's status with the first entry that can still be read."""
-    row = trimmed_row(view, segment)
-    if view.retention is None:
-        return row
-    try:
-        return _retained(view, segment, row)
-    except CorruptData:
-        view.look_again()  # it may have been trimmed meanwhile
-        raise
-
-
-def last_of(view: LogView, segment: str) -> SegmentRow:
-    """Like `row_of`, but only the last entry is valid: the first is not searched for if a retention by space hides
-    it."""
-    row, retention = view.status(segment), view.retention
-    if (
-        retention is None
-        or retention.per != "space"
-        or row.empty
-        or row.last_number < floor_of(view).number
-        or row.last_timestamp < cutoff(view)
-    ):
-        return row_of(view, segment)
-    return row
-
-
-def counted(view: LogView, rows: dict[str, SegmentRow]) -> dict[str, SegmentRow]:
-    """The statuses `rows` without entries that were trimmed from the space, if a retention refuses entries that a
-    segment has no room for."""
-    retention = view.retention
-    if retention is None or retention.when_full != "reject" or retention.per != "segment":
-        return rows
-    floor = view.floor.number
-    return {
-        name: row if row.empty or row.first_number >= floor else trimmed_row(view, name) for name, row in rows.items()
-    }
-
-
-def trimmed_row(view: LogView, segment: str) -> SegmentRow:
-    """A segment's status without trimmed entries; the retention is not applied."""
-    row = view.status(segment)
-    found = _past_floor(view, segment, row, view.floor)
-    if found is not row:
-        view.log.resolved(segment, row, found)
-    return found
-
-
 def shown(view: LogView, row: SegmentRow) -> bool:
     """True if a segment has entries, by its status alone."""
     if row.empty or (row.last_number and row.last_number < view.floor.number):
         return False
     return view.retention is None or row.last_timestamp >= cutoff(view)
-
-
-def _past_floor(view: LogView, segment: str, row: SegmentRow, floor: Floor) -> SegmentRow:
-    if row.empty or row.first_number >= floor.number:
-        return row
-    if row.last_number and row.last_number < floor.number:
-        return row.without(Removal(segment, row.last_sequence, floor.reason))
-    place = view.searches.first(segment, floor.number)
-    if place is None:
-        place = first_where(view, segment, row, lambda at: at.number >= floor.number)
-        if place is not None:
-            if place.number <= view.cold_until:
-                place = replace(place, before=archived_before(view, segment, place.sequence))
-            view.searches.keep_first(segment, floor.number, place)
-    return _from(row, segment, floor.reason, place)
-
-
-def _from(row: SegmentRow, segment: str, reason: str, place: Place | None) -> SegmentRow:
-    """`row` without the entries before `place`; None: without any entry."""
-    if place is None:
-        return row.without(Removal(segment, row.last_sequence, reason))
-    return row.without(Removal(segment, place.sequence - 1, reason, place.timestamp, place.number, place.before))
-
-
-def _retained(view: LogView, segment: str, row: SegmentRow) -> SegmentRow:
-    retention = view.retention
-    assert retention is not None
-    if row.empty:
-        return row
-    oldest = cutoff(view)
-    if row.first_timestamp < oldest:
-        if row.last_timestamp < oldest:
-            return row.without(Removal(segment, row.last_sequence, "expired"))
-        row = _from(row, segment, "expired", first_where(view, segment, row, lambda at: at.timestamp >= oldest))
-    if retention.when_full == "reject":
-        return row
-    if retention.per == "space":
-        if not row.empty and (retention.max_entries or retention.max_bytes):
-            row = _past_floor(view, segment, row, floor_of(view))
-        return row
-    whole = row
-    least = row.last_sequence - retention.max_entries + 1
-    if retention.max_entries and row.first_sequence < least:
-        row = _from(row, segment, "expired", first_where(view, segment, row, lambda at: at.sequence >= least, least))
-    least = row.size - retention.max_bytes
-    if retention.max_bytes and not row.empty and whole.first_size < least:
-        # Whole transactions are kept, also if the other bound is in the middle of one.
-        place = _from_bytes(view, segment, whole, least)
-        if place is None or place.sequence > row.first_sequence:
-            row = _from(row, segment, "expired", place)
-    return row
-
-
-def _from_bytes(view: LogView, segment: str, row: SegmentRow, least: int) -> Place | None:
-    """The first frame of a segment that was given so many bytes of payload before it; None if none was."""
-    hot = view.hot_pieces(segment, row.first_sequence)
-    first = next(hot, None)
-    if view.cold_until and (first is None or first.before >= least):
-        return _from_archived_bytes(view, segment, row, least, first)
-    return _place(_first_whole(first, hot, least))
-
-
-def _first_whole(piece: Piece | None, rest: Iterator[Piece], least: int) -> Piece | None:
-    """The first piece with so many bytes before it that is the first of its transaction."""
-    number = 0
-    while piece is not None and (piece.before < least or piece.number == number):
-        number, piece = piece.number, next(rest, None)
-    return piece
-
-
-def archived_before(view: LogView, segment: str, sequence: int) -> int:
-    """Bytes of payload that a segment was given before `sequence`, which is archived. The archive does not know how
-    much was erased."""
-    row = view.status(segment)
-    first = next(view.hot_pieces(segment, row.first_sequence), None)
-    end, size = (row.last_sequence + 1, row.size) if first is None else (first.first_sequence, first.before)
-    begins = row.first_number >= view.floor.number and sequence - row.first_sequence <= end - sequence
-    begin, end = (row.first_sequence, sequence) if begins else (sequence, end)
-    entries, counted = view.archive().segment_bytes(view, segment, begin, end - 1)
-    if entries != end - begin:
-        view.look_again()  # they may have been trimmed meanwhile
-    return row.first_size + counted if begins else size - counted
-
-
-def _from_archived_bytes(view: LogView, segment: str, row: SegmentRow, least: int, hot: Piece | None) -> Place | None:
-    """Like `_from_bytes`, if the frame must be archived. Bytes are counted from the end of the archive, because erased
-    entries have none there. `hot`: the first frame that is not archived."""
-    kept = begin = _place(hot)
-    last, before = (row.last_sequence, row.size) if hot is None else (hot.first_sequence - 1, hot.before)
-    number = 0
-    for batch in view.archive().segment_backwards(view, segment, row.first_sequence, last):
-        if batch.number != number:
-            kept, number = begin, batch.number
-        before -= sum(len(entry.payload) for entry in batch.entries)
-        if before < least:
-            return kept
-        begin = Place(batch.entries[0].sequence, batch.timestamp, number, before)
-    return begin
-
-
-def _place(piece: Piece | None) -> Place | None:
-    return None if piece is None else Place(piece.first_sequence, piece.timestamp, piece.number, piece.before)
-
-
-def first_where(
-    view: LogView, segment: str, row: SegmentRow, holds: Callable[[Place], bool], least: int = 0
-) -> Place | None:
-    """The first frame of a segment for which `holds` is true and remains true for all later frames; None if there is
-    none. `least`: the place is that of this sequence in the frame that holds it. `before` is not counted in archived
-    frames."""
-    archived = view.cold_until
-    if archived and (not row.first_number or row.first_number <= archived):
-        # The log may have dropped these.
-        archive, begin = view.archive(), max(row.first_sequence, least)
-        there = archive.first_of(view, segment, view.floor.number)
-        last = row.last_sequence if there is not None else 0
-        for batch in archive.segment(view, segment, max(begin, there or 0), last):
-            if batch.number > archived:
-                break
-            place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, row.first_size)
-            if batch.number >= view.floor.number and holds(place):
-                return place
-    for piece in view.hot_pieces(segment, max(row.first_sequence, least)):
-        place = Place(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
-        if holds(place):
-            return place
-    return None
 
 
 # -- the space ------------------------------------------------------------------------------------------------------
@@ -369,17 +187,6 @@ _EMPTY = 64
 
 
 # -- gaps -----------------------------------------------------------------------------------------------------------
-
-
-def sequence_gaps(view: LogView, segment: str, row: SegmentRow, first: int, until: int) -> list[Gap]:
-    """The gaps of a segment from sequence `first` up to its first entry, or to `until`."""
-    gaps: list[Gap] = []
-    until = min(until, row.first_sequence - 1)
-    for last, reason in row.gaps:
-        if first <= min(last, until):
-            gaps.append(Gap(view.log.space, segment, first, min(last, until), reason))
-            first = last + 1
-    return gaps
 
 
 def number_gap(space: str, start: tuple[int, int], floor: Floor) -> Gap | None:

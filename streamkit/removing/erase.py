@@ -19,8 +19,8 @@ from ..log.partition import Partition
 from ..log.read_partition import partition_batches
 from ..log.read_segment import segment_batches
 from ..log.request import Request
+from ..log.segment_view import row_of
 from ..log.segments import all_segments
-from ..log.visible import row_of
 from ..model import Entry
 from ..space import Space
 from .ranges import Ranges, joined

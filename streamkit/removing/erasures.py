@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from ..gaps import Gap
 from ..log.partition import Partition
+from ..log.segment_view import row_of
 from ..log.view import LogView
-from ..log.visible import floor_of, row_of
+from ..log.visible import floor_of
 from ..store import Store, inner
 
 __all__ = ["Seen", "begins_late", "erased_since", "has_erasures", "is_erasing", "seen_by", "seen_of"]

@@ -16,8 +16,9 @@ from ..log.read_segment import segment_batches
 from ..log.read_space import position_of
 from ..log.request import Part, Request
 from ..log.rows import SegmentRow
+from ..log.segment_view import archived_before, first_where, row_of
 from ..log.view import LogView
-from ..log.visible import archived_before, first_where, first_with, floor_at, floor_of, place_of, row_of, size_of_floor
+from ..log.visible import first_with, floor_at, floor_of, place_of, size_of_floor
 from ..retry import attempts
 from .report import TrimReport
 

@@ -337,7 +337,7 @@ def test_a_damaged_archive_is_read_as_far_back_as_the_log_has_let_go(kind: str, 
 def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
     bound: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamkit.log.view import LogView
+    from streamkit.log import segment_view
 
     pair = Pair("remote", 1, 12)
     (store, twin), (other, _) = pair.opened(), pair.opened()
@@ -346,7 +346,7 @@ def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
     store.segment_status(SPACE, "s2")
     known = store._known(SPACE)
     assert known is not None
-    pieces = LogView.pieces_after
+    pieces = segment_view._pieces_after
     moved = []
 
     def overtaken(*arguments: Any) -> Any:
@@ -357,7 +357,7 @@ def test_what_leaves_the_log_while_it_is_looked_for_is_kept(
             known.partitions[0].read_head()
         return pieces(*arguments)
 
-    monkeypatch.setattr(LogView, "pieces_after", overtaken)
+    monkeypatch.setattr(segment_view, "_pieces_after", overtaken)
     found = [entry.sequence for entry in store.consume_segment(SPACE, "s0")]
     assert moved[0] > 0
     assert found == [entry.sequence for entry in twin.consume_segment(SPACE, "s0")]
@@ -400,7 +400,6 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
     kind: str, archived: bool, trim: Callable[[Store], Any], partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one removes more, and upkeep follows it, while this one has looked at so many headers and statuses."""
-    from streamkit.log.partition import Partition
     from streamkit.log.view import LogView
     from streamkit.removing import trim as trimming
 
@@ -435,7 +434,7 @@ def test_a_trim_that_another_one_overtakes_takes_nothing_back(
             monkeypatch.setattr(place, name, look)
 
         overtaken(LogView, "header")
-        overtaken(Partition, "status")
+        overtaken(LogView, "known")
         overtaken(trimming, "first_where")
         trim(store)
         monkeypatch.undo()

@@ -11,6 +11,7 @@ import pytest
 import streamkit
 from streamkit import Record, Store
 from streamkit.log.partition import Partition
+from streamkit.log.segment_view import piece_groups, status_of
 from streamkit.log.view import LogView
 
 SPACE = "space"
@@ -30,7 +31,7 @@ def partition_of(store: Store) -> Partition:
 
 
 def contents(view: LogView) -> tuple[object, ...]:
-    pieces = [list(view.pieces(name, 1, view.status(name).last_sequence)) for name in ("a", "b")]
+    pieces = [list(piece_groups(view, name, 1, status_of(view, name).last_sequence)) for name in ("a", "b")]
     frames = [list(view.frames(group)) for groups in pieces for group in groups]
     return view.end, list(view.records(1, view.end)), list(view.records_backwards(1, view.end)), pieces, frames
 
