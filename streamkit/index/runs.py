@@ -19,7 +19,7 @@ from ..log.ranges import read_ranges
 from .block_cache import BlockCache
 from .cursor import Chunk, Cursor, Place, merge_cursors
 from .run_format import Block, Tail, decode_block, decode_inline, decode_tail
-from .subject_filter import hash_of, mask_of, subject_of
+from .subject_filter import hash_each, hash_of, mask_of, masks_of, subject_of
 
 __all__ = ["Runs", "Starved"]
 
@@ -175,9 +175,9 @@ class Runs:
         found: dict[bytes, bytes] = {}
         if inline is not None:
             found.update((key, value) for key in left if (value := inline.get(key)) is not None)
-        hashed = [
-            (key, hash, mask_of(hash)) for key in left if key not in found for hash in (hash_of(subject_of(key)),)
-        ]
+        left = [key for key in left if key not in found]
+        hashes = hash_each(left)
+        hashed = list(zip(left, hashes, masks_of(hashes), strict=True))
         for run in self.manifest.runs:
             count = len(found)
             low = 0

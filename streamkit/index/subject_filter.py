@@ -16,7 +16,7 @@ from functools import cache
 from ..checksum import crc32
 from ..log.keys import DATA, KEYS, SEGMENTS
 
-__all__ = ["build_filter", "hash_of", "hashes_of", "mask_of", "read_filter", "subject_of"]
+__all__ = ["build_filter", "hash_each", "hash_of", "hashes_of", "mask_of", "masks_of", "read_filter", "subject_of"]
 
 _BITS = 12
 _MIX = 0x9E3779B1
@@ -45,7 +45,12 @@ def hash_of(subject: bytes) -> int:
 
 def hashes_of(keys: Sequence[bytes]) -> set[int]:
     """The hashes of the subjects of `keys`, which are sorted."""
-    hashes: set[int] = set()
+    return {*hash_each(keys)}
+
+
+def hash_each(keys: Sequence[bytes]) -> list[int]:
+    """The hash of the subject of each of `keys`, which are sorted."""
+    hashes: list[int] = []
     at = 0
     for start, end, skip, cut in (
         (_DATA, _DATA_END, _DATA_AT, -_SEQUENCE),
@@ -54,10 +59,10 @@ def hashes_of(keys: Sequence[bytes]) -> set[int]:
     ):
         low = bisect_left(keys, start, at)
         high = bisect_left(keys, end, low)
-        hashes.update([hash_of(key) for key in keys[at:low]])
-        hashes.update([crc32(key[skip:cut]) * _MIX & 0xFFFFFFFF for key in keys[low:high]])
+        hashes += [hash_of(key) for key in keys[at:low]]
+        hashes += [crc32(key[skip:cut]) * _MIX & 0xFFFFFFFF for key in keys[low:high]]
         at = high
-    hashes.update([hash_of(key) for key in keys[at:]])
+    hashes += [hash_of(key) for key in keys[at:]]
     return hashes
 
 
@@ -80,6 +85,12 @@ def _masks() -> list[int]:
 def mask_of(hash: int) -> int:
     """The bits that stand for a subject in its word, which is number `hash % len(words)`."""
     return _masks()[hash >> 20]
+
+
+def masks_of(hashes: Sequence[int]) -> list[int]:
+    """The `mask_of` each hash."""
+    masks = _masks()
+    return [masks[hash >> 20] for hash in hashes]
 
 
 def build_filter(hashes: Collection[int]) -> bytes:

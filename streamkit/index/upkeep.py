@@ -470,7 +470,7 @@ def index_rows(
     rows += [(segment_key(segment), encode_index_row(row)) for segment, row in statuses.items()]
     for segment, pieces in tail.items():
         if len(pieces) == 1:
-            rows.append(_data_row(segment, [*pieces]))
+            rows.append((data_key(segment, pieces[0].last_sequence), encode_index_row(DataRow([*pieces]))))
         else:
             rows += _data_rows(segment, pieces)
     rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]

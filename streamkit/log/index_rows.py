@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -21,8 +21,7 @@ _U16 = struct.Struct(">H")
 _SHORT = 16
 
 
-def encode_index_row(row: SegmentRow | DataRow | KeyRow | FenceRow) -> bytes:
-    return _encoder.encode(row)
+encode_index_row: Callable[[SegmentRow | DataRow | KeyRow | FenceRow], bytes] = _encoder.encode
 
 
 def decode_index_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:

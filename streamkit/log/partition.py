@@ -576,10 +576,11 @@ class Partition:
             count += ref.count
             size += ref.size
             row = known.get(segment)
-            if row is None or (row is NOTHING and first == 1):
+            if row is None:
                 if first == 1:
-                    row = SegmentRow(1, timestamp, ref.count, timestamp, number, number, ref.size)
-                    self.cache_status(segment, row)
+                    self.cache_status(segment, NOTHING.with_entries(number, timestamp, 1, ref.count, ref.size))
+            elif row is NOTHING and first == 1:
+                known[segment] = SegmentRow(1, timestamp, ref.count, timestamp, number, number, ref.size)
             elif first > row.last_sequence:
                 known[segment] = row.with_entries(number, timestamp, first, ref.count, ref.before + ref.size)
         if header.fences:
@@ -712,11 +713,12 @@ class Partition:
         found: dict[str, SegmentRow] = {}
         view = self.view()
         pieces, removals = view.tail.pieces, view.tail.removals
+        self._make_room(len(names))
+        known = self.cached
         for name, value in zip(names, values, strict=True):
-            row = self.cached.get(name)
+            row = known.get(name)
             if row is None and value is None and name not in pieces and name not in removals:
-                self.cache_status(name, NOTHING)
-                found[name] = NOTHING
+                known[name] = found[name] = NOTHING
                 continue
             if row is None:
                 row = NOTHING if value is None else decode_index_row(SegmentRow, segment_key(name), value)
@@ -726,11 +728,17 @@ class Partition:
         return found
 
     def cache_status(self, segment: str, row: SegmentRow) -> None:
+        """Remember a segment's status, and forget some of the oldest ones if there are too many."""
+        if len(self.cached) >= self._most_known:
+            self._make_room(1)
+        self.cached[segment] = row
+
+    def _make_room(self, count: int) -> None:
+        """Forget the oldest statuses if there are too many with `count` more."""
         known = self.cached
-        if len(known) >= self._most_known:
-            for name in list(islice(known, len(known) // _SHARE)):
+        if len(known) + count > self._most_known:
+            for name in list(islice(known, max(len(known) // _SHARE, count))):
                 del known[name]
-        known[segment] = row
 
     def invalidate(self, segments: Iterable[str]) -> None:
         """Forget the statuses of these segments, so that they are read again."""

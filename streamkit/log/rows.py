@@ -249,7 +249,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.first_sequence + self.count - 1
 
 
-class DataRow(msgspec.Struct, frozen=True, array_like=True):
+class DataRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pieces: list[Piece]
 
 
