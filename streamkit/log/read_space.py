@@ -112,25 +112,28 @@ def _space_backwards(
         yield from logs[0]
         return
     heads: dict[int, Batch] = {}
-    for at, log in enumerate(logs):
-        if (head := next(log, None)) is not None:
-            heads[at] = head
+
+    def go_on(at: int) -> Iterator[Batch]:
+        """The gaps before the partition's next entries, which become its head."""
+        for batch in logs[at]:
+            if batch.entries:
+                heads[at] = batch
+                return
+            if batch.gap is not None:
+                yield batch
+
+    for at in range(len(logs)):
+        yield from go_on(at)
     while heads:
         at = max(heads, key=lambda at: (heads[at].timestamp, at))
         batch = heads.pop(at)
-        if batch.gap is not None:
-            yield batch
-            if (head := next(logs[at], None)) is not None:
-                heads[at] = head
-            continue
         # A forward reader from here has passed, in the others, everything that this one has still to read.
         others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
         force_setattr(batch.origin, "others", others)
         force_setattr(batch.origin, "whole", True)
         force_setattr(batch.origin, "watermark", max(watermark, batch.timestamp))
         yield batch
-        if (head := next(logs[at], None)) is not None:
-            heads[at] = head
+        yield from go_on(at)
 
 
 def _after(batch: Batch) -> tuple[int, int]:

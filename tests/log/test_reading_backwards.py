@@ -12,9 +12,10 @@ from fix_stores import Subject
 import streamkit
 from harness.cramped import cramped
 from harness.log_keys import transaction_keys
-from streamkit import Record
+from streamkit import Entry, Gap, Record
 from streamkit.errors import CorruptData
 from streamkit.log.keys import partition_key
+from streamkit.names import partition_of
 from streamkit.testing import ManualClock
 
 
@@ -104,3 +105,23 @@ def test_a_large_transaction_that_begins_a_pack_is_within_the_times_that_it_is_o
                 ]
                 assert list(store.consume_space("space", **bounds)) == wanted
                 assert list(store.consume_space("space", reverse=True, **bounds)) == wanted[::-1]
+
+
+def test_gaps_of_a_partition_stand_among_the_entries_of_others(make_url: Callable[[str], str]) -> None:
+    clock = ManualClock()
+    with streamkit.connect(make_url("memory"), clock=clock) as client:
+        store = client.store(uuid4())
+        store.create_space("space", partitions=2)
+        trimmed, whole = (next(f"s{n}" for n in range(50) if partition_of(f"s{n}", 2) == at) for at in range(2))
+        for segment in (trimmed, trimmed, whole, trimmed, whole):
+            clock.sleep(1)
+            store.produce("space", segment, [Record(b"x")])
+        store.trim("space", trimmed, before=3)
+        found = list(store.consume_space("space", reverse=True, gaps="yield"))
+        entries = [one for one in found if isinstance(one, Entry)]
+        assert [(one.segment, one.sequence) for one in entries] == [(whole, 2), (trimmed, 3), (whole, 1)]
+        gaps = [(one.segment, one.first_sequence, one.last_sequence) for one in found if isinstance(one, Gap)]
+        assert sorted(gaps) in ([(trimmed, 1, 1), (trimmed, 2, 2)], [(trimmed, 1, 2)])
+        for at, entry in enumerate(entries):
+            later = [(one.segment, one.sequence) for one in store.consume_space("space", offset=entry.space_offset)]
+            assert sorted(later) == sorted((one.segment, one.sequence) for one in entries[:at])
