@@ -9,26 +9,32 @@ from types import TracebackType
 from typing import Any
 
 from ..model import Record
+from .guarded import GuardedHook
 from .hook import Hook, Span
 
-__all__ = ["Around", "In", "carrying", "current_hook", "inside", "set_hook", "with_carrier"]
+__all__ = ["Around", "In", "carrying", "current_hook", "inside", "installed_hook", "set_hook", "with_carrier"]
 
 _MOST_METADATA = 15_000
 """Characters of metadata beyond which nothing is added: a record has room for 64 KiB."""
-_hook: Hook | None = None
+_hook: GuardedHook | None = None
 _inside: ContextVar[bool] = ContextVar("streamkit_telemetry_inside", default=False)
 """True within a call that has a span: the calls that it makes have none."""
 
 
 def current_hook() -> Hook | None:
-    """Return the hook that is installed, or None."""
+    """Return what stands for the installed hook in the calls, and raises nothing; or None."""
     return _hook
+
+
+def installed_hook() -> Hook | None:
+    """Return the hook that is installed, or None."""
+    return None if _hook is None else _hook.hook
 
 
 def set_hook(hook: Hook | None) -> Hook | None:
     """Replace the hook. Returns the one before."""
     global _hook
-    before, _hook = _hook, hook
+    before, _hook = installed_hook(), None if hook is None else GuardedHook(hook)
     return before
 
 

@@ -54,7 +54,8 @@ class Span(Protocol):
 class Hook(Protocol):
     """A receiver of calls, for `streamkit.telemetry.install`.
 
-    Its methods run inside the calls: they must be quick, and must not raise.
+    Its methods run inside the calls, so they must be quick. An exception is logged, at most once a minute, and the call
+    goes on without the hook.
     """
 
     def begin(self, call: Call, *, links: Sequence[Mapping[str, str]] = (), started: int | None = None) -> Span:

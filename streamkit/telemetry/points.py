@@ -17,7 +17,7 @@ from ..store import Store
 from ..transaction import Transaction
 from ..views.open_view import OpenView
 from . import group_calls, store_calls
-from .around import current_hook, set_hook
+from .around import installed_hook, set_hook
 from .hook import Hook
 
 __all__ = ["install", "installed", "uninstall"]
@@ -29,7 +29,7 @@ _plain: list[tuple[type, str, Any]] = []
 
 def installed() -> Hook | None:
     """Return the hook, or None."""
-    return current_hook()
+    return installed_hook()
 
 
 def install(hook: Hook) -> None:

@@ -331,6 +331,72 @@ def test_views_and_routes_have_a_lag_and_no_spans(seen: Seen, store: Store, tmp_
     view.close()
 
 
+class Failing:
+    """A hook that raises in the method `where`, for the hook itself or for its spans."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def _fail(self, where: str) -> None:
+        if where == self.where:
+            raise RuntimeError("the exporter is full")
+
+    def begin(self, call: Any, **_: Any) -> Failing:
+        self._fail("begin")
+        return self
+
+    def current(self) -> Any:
+        self._fail("current")
+        return self
+
+    def __enter__(self) -> None:
+        self._fail("enter")
+
+    def __exit__(self, *_: object) -> None:
+        self._fail("exit")
+
+    def carrier(self) -> dict[str, str]:
+        self._fail("carrier")
+        return {}
+
+    def end(self, error: BaseException | None = None, **_: Any) -> None:
+        self._fail("end")
+
+    def lagging(self, kind: str, part: Any) -> None:
+        self._fail("lagging")
+
+    def closing(self, store: Any) -> None:
+        self._fail("closing")
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("where", ["begin", "current", "enter", "exit", "carrier", "end", "lagging", "closing"])
+def test_a_hook_that_raises_fails_no_call(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    hook = Failing(where)
+    telemetry.install(hook)
+    try:
+        with caplog.at_level(logging.WARNING, "streamkit"), streamkit.connect("memory://") as client:
+            store = client.store(uuid4())
+            assert store.produce("orders", "a", [Record(b"1")]).last_sequence == 1
+            with store.transaction("orders") as trx:
+                trx.produce("a", [Record(b"2")])
+            with pytest.raises(SequenceMismatch):
+                store.produce("orders", "a", [Record(b"3")], expected_sequence=7)
+            assert [entry.payload for entry in store.consume_space("orders")] == [b"1", b"2"]
+            queue = store.queue("jobs")
+            queue.put(b"job")
+            handled: list[bytes] = []
+            queue.run(lambda delivery: handled.append(delivery.entry.payload), drain=True)
+            assert handled == [b"job"]
+            store.close()
+        assert telemetry.installed() is hook
+        assert ["the exporter is full" in str(record.exc_info) for record in caplog.records] == [True]
+    finally:
+        telemetry.uninstall()
+
+
 def test_log_records_have_the_fields_of_their_place(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     queue = store.queue("jobs", max_deliveries=1)
     status = queue.put(b"job")
