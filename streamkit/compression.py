@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import speed
+from .importing import IMPORTING
 
 __all__ = ["grow", "grow_pieces", "load_zstd", "shrink"]
 
@@ -32,10 +33,11 @@ def load_zstd() -> Any:
     """The module: the standard library's, where it has one."""
     global _zstd, _kept
     if _zstd is None:
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
+        with IMPORTING:
+            if sys.version_info >= (3, 14):
+                from compression import zstd
+            else:
+                from backports import zstd
         _kept = zstd.ZstdCompressor(_LEVEL)
         _zstd = zstd
     return _zstd

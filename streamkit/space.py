@@ -12,6 +12,7 @@ from .backend import ABSENT, Backend
 from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
 from .html import Shown
+from .importing import IMPORTING
 from .log.commit import Committer
 from .log.context import Context
 from .log.floors import Changed
@@ -118,14 +119,14 @@ class Space:
 
 def _bring_forward(partition: Partition) -> bool:
     # Most processes end before any upkeep is due.
-    from .index.upkeep import bring_forward
-
+    with IMPORTING:
+        from .index.upkeep import bring_forward
     return bring_forward(partition)
 
 
 def _merge_some(partition: Partition) -> bool:
-    from .index.upkeep import merge_some
-
+    with IMPORTING:
+        from .index.upkeep import merge_some
     return merge_some(partition)
 
 

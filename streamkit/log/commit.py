@@ -26,6 +26,7 @@ from uuid import UUID
 
 from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
+from ..importing import IMPORTING
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
@@ -150,8 +151,8 @@ class Committer:
         """Transactions whose outcome could not be learned, and the numbers they were for; posted requests, and 0."""
         self.inbox: Inbox | None = None
         if partition.policy.losses < NEVER:
-            from .inbox import Inbox
-
+            with IMPORTING:
+                from .inbox import Inbox
             self.inbox = Inbox(partition, node, self._new_id)
         self._bring_forward = bring_forward
         self._merge = merge

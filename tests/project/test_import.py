@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 HEAVY = {
     "html.entities",
@@ -80,6 +83,31 @@ def test_public_names_are_there_before_they_are_loaded() -> None:
         "    raise AssertionError\n"
     )
     assert "streamkit.views.view" in _loaded(program)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_process_that_is_forked_during_an_import_of_another_thread_can_import(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import sys, time\nsys.begun.set()\ntime.sleep(0.5)\nvalue = 1\n")
+    program = (
+        "import os, signal, sys, threading\n"
+        "from streamkit.importing import IMPORTING\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "sys.begun = threading.Event()\n"
+        "def load():\n"
+        "    with IMPORTING:\n"
+        "        import slow\n"
+        "    return slow.value\n"
+        "thread = threading.Thread(target=load)\n"
+        "thread.start()\n"
+        "sys.begun.wait()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.alarm(20)\n"
+        "    os._exit(load() - 1)\n"
+        "assert os.waitpid(child, 0)[1] == 0, 'the child hangs'\n"
+        "thread.join()\n"
+    )
+    _loaded(program)
 
 
 def _loaded(program: str) -> set[str]:

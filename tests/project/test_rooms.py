@@ -22,6 +22,7 @@ LAYERS = (
         "compression",
         "errors",
         "exact",
+        "importing",
         "lexkey",
         "clock",
         "service_time",
