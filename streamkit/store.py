@@ -84,11 +84,11 @@ _SHOWN = 50
 
 
 class Store:
-    """From `client.store(id)`, which gives each caller a handle of its own: closing it closes no other one.
+    """A store: a handle from `client.store(id)`. Closing it closes no other handle.
 
-    Safe to share between threads; a forked child goes on with its own state. Names are checked as the contract of names
-    says (InvalidName, TypeError). Every method raises StoreClosed after `close()`, and Unavailable, Throttled,
-    AccessDenied or CorruptData where the storage makes it.
+    Safe to share between threads; a forked child continues with its own state. Every method raises InvalidName or
+    TypeError for a wrong name, StoreClosed after `close()`, and Unavailable, Throttled, AccessDenied or CorruptData for
+    an error of the storage.
     """
 
     def __init__(self, shared: OpenStore, release: Callable[[OpenStore], None]) -> None:
@@ -112,9 +112,8 @@ class Store:
         idempotency_window: float = 86_400.0,
         archive_grace: float = 3600.0,
     ) -> None:
-        """Create `space` with settings that a first write cannot choose. The same settings again are fine.
-
-        `partitions` (1 to 1024) are independent commit chains. `durability` is "committed" or "buffered".
+        """Create `space` with settings that a first write cannot choose. The same settings again change nothing.
+        `partitions` (1 to 1024) are independent logs of the space. `durability` is "committed" or "buffered".
         `idempotency_window` is in seconds. `archive_grace`: seconds for which an archived transaction is also kept in
         the log. SpaceExists if the space exists with other settings; ValueError for impossible settings.
         """
@@ -124,7 +123,7 @@ class Store:
         create_space(self._backend, self._shared.clock, space, settings, exact=True)
 
     def space_settings(self, space: str) -> SpaceSettings | None:
-        """The settings of a space and its retention, as they are now; None if the space does not exist."""
+        """Return the settings of a space and its retention; None if the space does not exist."""
         check_name(space, "space")
         known = self._known(space)
         if known is None:
@@ -174,14 +173,13 @@ class Store:
         idempotency_key: str | None = None,
         lease: Lease | LeaseGrant | None = None,
     ) -> SegmentStatus:
-        """Append `records` to a segment as one transaction; returns the segment's status when they are durable.
+        """Append `records` to a segment as one transaction, and return the segment's status when they are durable.
 
-        `expected_sequence` is the segment's last sequence (0: it is new), else SequenceMismatch and nothing is
-        written. `idempotency_key`: the same key with the same records again returns the first result, with others
-        raises TransactionIdMismatch (each partition remembers its own keys). `lease`: refused with Fenced once a later
-        holder has written.
-        RecordTooLarge, TransactionTooLarge, InvalidRecord, TypeError before anything is written; OutcomeUnknown if the
-        storage's answer was lost for good.
+        `expected_sequence`: the segment's last sequence (0: the segment is new). If it is another, SequenceMismatch is
+        raised and nothing is written. `idempotency_key`: the same key with the same records again returns the first
+        result; with other records it raises TransactionIdMismatch. Each partition remembers its own keys. `lease`: the
+        write raises Fenced once a later holder has written. RecordTooLarge, TransactionTooLarge, InvalidRecord,
+        TypeError before anything is written; OutcomeUnknown if the storage's answer was lost for good.
         """
         check_name(space, "space")
         check_name(segment, "segment")
@@ -201,16 +199,16 @@ class Store:
     def transaction(
         self, space: str, idempotency_key: str | None = None, lease: Lease | LeaseGrant | None = None
     ) -> Transaction:
-        """A transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
+        """Begin a transaction over several segments: `with store.transaction(space) as trx: trx.produce(…)`."""
         return Transaction(Draft(self._writer, space, idempotency_key, lease))
 
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
-        """Look up a transaction that ended with OutcomeUnknown.
+        """Look up a transaction that ended with OutcomeUnknown: "committed", "absent" or "unknown".
 
-        "committed" or "absent" are final: for the latter the place in the log that it could have got is taken, if need
-        be by an empty transaction. "unknown" if the storage still cannot be reached, or that place not be taken.
-        An id that is no transaction's of this store is "absent", and nothing is written for it.
-        CorruptData if the log is damaged where it would be.
+        "committed" and "absent" are final. For "absent", another transaction has the only place in the log that it
+        could have got; if necessary, an empty transaction is written there. "unknown" if the storage still cannot be
+        reached, or the place cannot be filled. An id that belongs to no transaction of this store is "absent", and
+        nothing is written for it. CorruptData if the log is damaged at that place.
         """
         if not isinstance(transaction_id, (UUID, str)):
             raise TypeError(f"a transaction id is a UUID or its text, not {type(transaction_id).__name__}")
@@ -235,21 +233,22 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def peek(self, space: str, segment: str) -> Entry:
-        """The latest entry of a segment; one with sequence 0 if there is none."""
+        """Return the latest entry of a segment; an entry with sequence 0 if there is none."""
         check_name(segment, "segment")
         entry = self._reader.last_entry(check_name(space, "space"), segment)
         return no_entry(space, segment) if entry is None else entry
 
     def segment_status(self, space: str, segment: str) -> SegmentStatus:
-        """First and last sequence and timestamp of a segment; zeros if it does not exist."""
+        """Return the first and last sequence and timestamp of a segment; zeros if it does not exist."""
         check_name(segment, "segment")
         return self._reader.status(check_name(space, "space"), segment)
 
     def lookup(self, space: str, idempotency_key: str, segment: str | None = None) -> dict[str, SegmentStatus] | None:
-        """Return the statuses of the first write with the key, by segment, like `Transaction.statuses`; else None.
+        """Return the statuses of the first write with the key, by segment, like `Transaction.statuses`; None if there
+        was none.
 
-        It remembers for as long as a repeated write would be answered. Each partition remembers its own keys: with
-        `segment` only that of the segment is asked, else all of them are.
+        A key is remembered as long as for repeated writes. Each partition remembers its own keys: with `segment` only
+        the segment's partition is asked, otherwise all are.
         """
         check_name(space, "space")
         if not isinstance(idempotency_key, str):
@@ -269,9 +268,10 @@ class Store:
         return found
 
     def end_offset(self, space: str) -> LexKey:
-        """The offset after everything that is committed so far: `consume_space` from it yields only what comes later.
+        """Return the offset after everything that is committed so far: `consume_space` from it yields only later
+        entries.
 
-        Of a space that does not exist (yet) it is the offset before everything.
+        For a space that does not exist (yet) it is the offset before everything.
         """
         known, since = self._handle.look_up(check_name(space, "space"))
         return (end_of(known.partitions, since) if known else Offset.beginning(space)).encode()
@@ -289,11 +289,11 @@ class Store:
         reverse: bool = False,
         gaps: Gaps = "raise",
     ) -> Iterator[Entry]:
-        """A segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound.
+        """Yield a segment's entries in sequence order, lazily. Bounds are inclusive, timestamps in ms; 0 is no bound.
 
-        With `reverse` the newest comes first, and `limit` is for the last so many. `gaps` is about entries that were
-        removed: "raise" EntriesRemoved where some are missing behind `min_sequence` that were trimmed or have expired,
-        "skip" them, or "yield" a Gap in their place, also for erased ones.
+        With `reverse` the newest comes first, and `limit` counts from the last one. `gaps` chooses the treatment of
+        removed entries: "raise" EntriesRemoved if trimmed or expired entries are missing after `min_sequence`; "skip"
+        them; or "yield" a Gap in their place, also for erased entries.
         """
         check_name(space, "space")
         check_name(segment, "segment")
@@ -314,11 +314,11 @@ class Store:
         reverse: bool = False,
         gaps: Gaps = "raise",
     ) -> Iterator[Entry]:
-        """A space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
+        """Yield a space's entries in commit order, lazily, after `offset` (an entry's `space_offset`, or its hex text).
 
-        With `reverse` in the opposite order: the newest first, down to `offset`, and `limit` is for the last so many.
-        Several partitions are merged by timestamp. InvalidOffset for one that is damaged or of another space.
-        `gaps`: as in `consume_segment`; an offset below the floor of the space is a place that is gone.
+        With `reverse` the newest comes first, down to `offset`, and `limit` counts from the last one. Several
+        partitions are merged by timestamp. InvalidOffset for an offset that is damaged or belongs to another space.
+        `gaps`: as in `consume_segment`; entries are missing after an offset below the floor of the space.
         """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
@@ -338,7 +338,8 @@ class Store:
         limit: int = 0,
         gaps: Gaps = "raise",
     ) -> Iterator[Entry]:
-        """Several spaces merged by timestamp, each after its offset (None: from the start). {} reads nothing."""
+        """Yield the entries of several spaces, merged by timestamp, each after its offset (None: from the start). {}
+        reads nothing."""
         if not isinstance(offsets, Mapping):
             raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
         bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit, gaps)
@@ -363,13 +364,12 @@ class Store:
         max_age: float | None = None,
         dry_run: bool = False,
     ) -> TrimReport:
-        """Remove the first entries of a segment, or the first transactions of a space. Exactly one bound is given.
-
-        `before`: of a segment a sequence, those below it go; of a space an offset, what it is "after" goes.
-        `keep_entries`, `keep_bytes` (of payload): at most so many stay; `max_age`: what is not older than so many
-        seconds stays. A segment is trimmed to the entry, a space to the transaction. Readers begin at the new floor at
-        once, and storage is given back by upkeep. Sequences go on, also where nothing is left. `dry_run` changes
-        nothing and reports what would go. An unknown space or segment is nothing to do.
+        """Remove the first entries of a segment, or the first transactions of a space. Give exactly one bound.
+        `before`: for a segment, a sequence: lower sequences are removed; for a space, an offset: the entries up to it
+        are removed. `keep_entries`, `keep_bytes` (of payload): the most that stays; `max_age`: the age in seconds up to
+        which entries stay. A segment is trimmed to the entry, a space to the transaction. Readers begin at the new
+        floor at once, and upkeep frees the storage. Sequences continue, also if nothing remains. `dry_run` changes
+        nothing and reports the entries that would be removed. For an unknown space or segment nothing is done.
         """
         from .removing.limits import limit_of
         from .removing.report import TrimReport
@@ -389,8 +389,11 @@ class Store:
         return trim_segment(known.committer(segment), segment, limit, "trimmed", dry_run)
 
     def delete_segment(self, space: str, segment: str) -> TrimReport:
-        """Remove all entries of a segment that are there by now. It is not listed until something is written to it
-        again, which goes on after its last sequence. One that does not exist is nothing to do."""
+        """Remove all present entries of a segment. It is listed again after the next write, which continues after its
+        last sequence.
+
+        A missing segment is no error.
+        """
         from .removing.copies import Copies
         from .removing.limits import limit_of
         from .removing.report import TrimReport
@@ -445,12 +448,11 @@ class Store:
     ) -> None:
         """Change settings of `create_space`, in seconds, from the next upkeep on. None keeps a setting.
 
-        A missing space is created. `create_space` still accepts the settings that the space was created with.
-        A setting cannot be less than a tenth of its value at creation (ValueError): other processes rely on that, even
-        one that has not seen the change. Forgotten keys do not come back.
-        `trimmed_rows`: "remove" takes the rows of trimmed and expired entries out of the archive's table, at each
-        `archive` and `maintain`, so that other engines read what the store's readers read. "keep", the default, leaves
-        them there.
+        A missing space is created. `create_space` still accepts the settings that the space was created with. A setting
+        cannot be less than a tenth of its value at creation (ValueError): other processes rely on that, even one that
+        has not seen the change. Forgotten keys do not come back. `trimmed_rows`: "remove" takes the rows of trimmed and
+        expired entries out of the archive's table, at each `archive` and `maintain`, so that other engines read the
+        same entries as the store's readers. "keep", the default, leaves them there.
         """
         from .log.floors import Control
         from .space import changed_settings, check_change
@@ -464,11 +466,12 @@ class Store:
             committer.commit(Request((), control=Control(changed=changed)))
 
     def delete_space(self, space: str) -> None:
-        """Remove a space with all its entries, its archive too. A missing space is fine.
+        """Remove a space with all its entries and its archive. A missing space is no error.
 
-        A space that is made again is another space: offsets of this one are InvalidOffset there. Processes that have it
-        open get StoreClosed or CorruptData, and must open the store again. The next call completes an interrupted one.
-        A damaged space is deleted too. Processes that have it open may not notice then: stop them first.
+        A space that is created again is another space: offsets of this one raise InvalidOffset there. Processes that
+        have it open get StoreClosed or CorruptData, and must open the store again. The next call completes an
+        interrupted one. A damaged space is deleted too. Processes that have it open may not notice then: stop them
+        first.
         """
         from .removing.space import delete_space, has_remains
 
@@ -496,7 +499,7 @@ class Store:
         self._shared.forget_space(space)
 
     def _damaged_partitions(self, space: str) -> list[Partition]:
-        """The partitions of a space whose first head cannot be read: as many as its intact rows name."""
+        """The partitions of a space whose first head cannot be read, by its intact rows."""
         from .salvage.log import partitions_of
         from .salvage.log import settings_of as intact_settings
 
@@ -563,16 +566,16 @@ class Store:
         """Make entries unreadable for ever, everywhere: log, index, archive with its older versions, snapshots and
         published views.
 
-        `segment`: one, or all that a glob names ("user-17/*"), its sequences `first` to `last` (None: all so far);
-        `sequences`: only these of the one segment `segment`. `metadata`: entries that have all of these pairs; or both
-        (a segment and metadata). ValueError for neither. No read that begins after the
-        return gives them out, and no byte that the store owns holds their payloads or metadata, also if they were
-        archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
-        `EraseReport.unreached` names what could not be reached; `EraseReport.proof()` is a line to keep as
-        evidence. An erasure that is interrupted is completed by the next call, or by `maintain`.
-        `progress(searched, all)` counts entries. Copies that a storage service keeps on its own (versions of
-        objects, backups) are not reached. LeaseNotAcquired while another process archives: nobody can read
-        the entries by then, and the next call removes them. An unknown space is nothing to do.
+        `segment`: a name, or a glob for several segments ("user-17/*"), with the sequences `first` to `last` (None: all
+        so far); `sequences`: only these sequences of the one segment `segment`. `metadata`: entries that have all of
+        these pairs. Both together select the entries that match both; ValueError without either. No read that begins
+        after the return yields the entries, and no byte that the store owns holds their payloads or metadata, also if
+        they were archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
+        `EraseReport.unreached` names the copies that could not be reached; `EraseReport.proof()` is a line to keep as
+        evidence. The next call, or `maintain`, completes an interrupted erasure. `progress(searched, all)` counts
+        entries. Copies that a storage service keeps on its own (versions of objects, backups) are not reached.
+        LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes
+        them from storage. For an unknown space nothing is done.
         """
         from .removing.arguments import check_erasure
         from .removing.copies import Copies
@@ -593,9 +596,9 @@ class Store:
     def follow_segment(
         self, space: str, segment: str, *, after: int = 0, timeout: float | None = None, gaps: Gaps = "raise"
     ) -> Iterator[Entry]:
-        """A segment's entries after sequence `after`, then those that come; ends after `timeout` s of silence.
+        """Yield a segment's entries after sequence `after`, then new entries. Ends after `timeout` s without an entry.
 
-        `gaps`: as in `consume_segment`; 0 is the beginning, wherever that is by now.
+        `gaps`: as in `consume_segment`. 0 is the present beginning, also after a trim.
         """
         check_name(space, "space")
         check_name(segment, "segment")
@@ -605,7 +608,7 @@ class Store:
     def follow_space(
         self, space: str, *, offset: AnyOffset | None = None, timeout: float | None = None, gaps: Gaps = "raise"
     ) -> Iterator[Entry]:
-        """A space's entries after `offset`, then those that come; ends after `timeout` s of silence.
+        """Yield a space's entries after `offset`, then new entries. Ends after `timeout` s without an entry.
 
         `gaps`: as in `consume_space`.
         """
@@ -616,7 +619,7 @@ class Store:
     def follow(
         self, offsets: Mapping[str, AnyOffset | None], *, timeout: float | None = None, gaps: Gaps = "raise"
     ) -> Iterator[Entry]:
-        """The entries of several spaces, each after its offset, and then new entries as they are written.
+        """Yield the entries of several spaces, each after its offset, and then new entries as they are written.
 
         The iterator ends after `timeout` seconds without an entry. `offsets`: as in `consume`; None is the beginning.
         Together they are one cursor: update it by `offsets[entry.space] = entry.space_offset`, and follow from it
@@ -633,15 +636,16 @@ class Store:
     def subscribe_to_segment(
         self, space: str, segment: str, *, timeout: float | None = None
     ) -> Iterator[SegmentStatus]:
-        """The segment's present status, then its latest whenever it has changed; ends after `timeout` s of silence."""
+        """Yield the segment's present status, then its latest after each change. Ends after `timeout` s without a
+        change."""
         check_name(space, "space")
         check_name(segment, "segment")
         return self._follower.status(space, segment, timeout)
 
     def subscribe_to_space(self, space: str, *, timeout: float | None = None) -> Iterator[SegmentStatus]:
-        """The status of each segment of the space, then the latest of each that has changed.
+        """Yield the status of each segment of the space, then the latest of each segment that has changed.
 
-        A slow reader gets fewer, newer ones; a writer never waits. Ends after `timeout` seconds of silence.
+        A slow reader gets fewer, newer statuses; a writer never waits. Ends after `timeout` seconds without a change.
         """
         check_name(space, "space")
         return self._follower.statuses(space, timeout)
@@ -649,9 +653,9 @@ class Store:
     # -- leases -------------------------------------------------------------------------------------------------
 
     def lease(self, key: str, ttl: float = 30.0, wait: float | None = None) -> Lease:
-        """A lease to hold: `with store.lease("leader") as lease`. LeaseNotAcquired if it is held by someone else.
+        """Hold a lease: `with store.lease("leader") as lease`. LeaseNotAcquired if it is held by someone else.
 
-        `ttl` seconds after the last renewal it ends by itself; `wait` is for how many seconds to keep trying.
+        It ends `ttl` seconds after its last renewal. `wait`: the seconds for which to keep trying.
         """
         if not isinstance(key, str):
             raise TypeError(f"a lease's name is str, not {type(key).__name__}")
@@ -686,7 +690,8 @@ class Store:
         release(self._backend, grant)
 
     def with_lease(self, key: str, fn: Callable[[Lease], _T], ttl: float = 30.0) -> _T:
-        """fn(lease) while the lease is held, and its result. LeaseNotAcquired at once if it is held by someone else."""
+        """Call fn(lease) while the lease is held, and return its result. LeaseNotAcquired at once if it is held by
+        someone else."""
         check_function("fn", fn, "the lease")
         with self.lease(key, ttl) as lease:
             return completed("fn", fn(lease))
@@ -696,15 +701,16 @@ class Store:
     def group(
         self, space: str, name: str, *, start: AnyOffset | Literal["beginning", "end"] = "beginning", **settings: Any
     ) -> Group:
-        """The group `name` of a space, made if it is not there. Settings that are given must be those that it has.
+        """Open the group `name` of a space; create it if it does not exist. Given settings must equal those of an
+        existing group.
 
-        `mode`: "shared" (each entry goes to one of its consumers), "exclusive" (one receives, others stand by) or
-        "key_shared" (entries of one key go to one consumer at a time, in order); `key`: the metadata that is the key,
-        None for the segment. `start`: where a new group begins. `segments`: only these. `ack_timeout` (30): seconds
-        for which a delivery is its consumer's alone; `max_deliveries` (5): attempts, then it is a dead letter;
-        `retry_delay` (1): seconds until the next attempt, doubled with each; `max_pending` (1000): what one consumer
-        may have at a time; `lanes` (8): as many consumers do not compete for a write.
-        GroupExists if it has other settings; TypeError, ValueError.
+        `mode`: "shared" (each entry goes to one of its consumers), "exclusive" (one consumer receives, others stand by)
+        or "key_shared" (entries of one key go to one consumer at a time, in order). `key`: the name of the metadata
+        that is the key, None for the segment. `start`: the place where a new group begins. `segments`: only these.
+        `ack_timeout` (30): seconds for which a delivery is its consumer's alone. `max_deliveries` (5): attempts before
+        an entry is a dead letter. `retry_delay` (1): seconds until the next attempt, doubled with each. `max_pending`
+        (1000): the most entries of one consumer at a time. `lanes` (8): the number of consumers that do not compete for
+        a write. GroupExists if it has other settings; TypeError, ValueError.
         """
         from .groups.group import open_group
 
@@ -712,8 +718,7 @@ class Store:
         return open_group(self, space, name, start, settings)
 
     def queue(self, name: str, **settings: Any) -> Queue:
-        """The queue `name`: a space of jobs with one shared group, whose acknowledged entries are trimmed.
-
+        """Open the queue `name`: a space of jobs with one shared group, whose acknowledged entries are trimmed.
         Settings are `ack_timeout`, `max_deliveries`, `retry_delay`, `max_pending` and `lanes`, as of `group`.
         """
         from .groups.queue import open_queue
@@ -729,14 +734,14 @@ class Store:
         return group_names(self, space)
 
     def find_group(self, space: str, name: str) -> Group | None:
-        """The group `name` of a space if it exists, with the settings that it has. Nothing is made."""
+        """Return the group `name` of a space with its settings; None if it does not exist. Nothing is created."""
         from .groups.group import find_group
 
         self._handle.check_open()
         return find_group(self, space, name)
 
     def find_queue(self, name: str) -> Queue | None:
-        """The queue `name` if it exists. Nothing is made."""
+        """Return the queue `name`; None if it does not exist. Nothing is created."""
         from .groups.queue import find_queue
 
         self._handle.check_open()
@@ -770,15 +775,14 @@ class Store:
         batch: int = 25_000,
         publish_every: float = 300.0,
     ) -> OpenView:
-        """Open a view: a SQLite database that follows `spaces`, which nothing brings forward but its `catch_up` and so
-        on.
+        """Open a view: a SQLite database that follows `spaces`. Only its own methods, such as `catch_up` and `run`,
+        bring it forward.
 
-        `path`: the database, a file of this machine that its processes share; with the store's archives if that is a
-        directory, else in a cache directory, if None. Where there is none yet the newest that was published is taken.
-        `publish`: also publish it, now and then (every `publish_every` seconds), by `catch_up` and `run`. `on_error`:
-        what to do if `apply` raises: pause there, or record it and "skip" the entry. `batch`: entries in one SQLite
-        transaction at most. ValueError and TypeError for what is no view; PermanentError for a path that it cannot
-        have.
+        `path`: the database, a file of this machine that its processes share. None: beside the store's archives if
+        these are in a directory, else in a cache directory. If there is no database yet, the newest published one is
+        taken. `publish`: `catch_up` and `run` also publish it, every `publish_every` seconds. `on_error`: the action if
+        `apply` raises: pause there, or record the error and "skip" the entry. `batch`: the most entries in one SQLite
+        transaction. ValueError and TypeError for wrong arguments; PermanentError for a path that cannot be used.
         """
         from .views.open_view import open_view
 
@@ -797,12 +801,13 @@ class Store:
         target_store: Store | None = None,
         start: AnyOffset | Literal["beginning", "end"] = "beginning",
     ) -> Route:
-        """Open a route: entries of the space `source` copied into `target`, of this store or of `target_store`.
+        """Open a route: it copies entries of the space `source` into `target`, of this store or of `target_store`.
 
-        `where(entry)`: which are; `segment`: into which segment, a name or a function, the same one if None;
-        `transform(entry)`: what is written, a Record, a payload (the metadata stays), or None for nothing. They depend
-        on the entry alone. `start`: where it begins, when it is made. Copies have `streamkit.from` and `streamkit.via`
-        in their metadata. PermanentError if the route exists with another source or target.
+        `where(entry)`: True for entries to copy. `segment`: the segment of the copies, a name or a function; None: the
+        same segment. `transform(entry)`: the copy, as a Record, a payload (the metadata stays), or None to leave it
+        out. These functions must depend on the entry alone. `start`: the place where a new route begins. Copies have
+        `streamkit.from` and `streamkit.via` in their metadata. PermanentError if the route exists with another source
+        or target.
         """
         from .routes.route import open_route
 
@@ -816,7 +821,8 @@ class Store:
         return get_routes(self)
 
     def find_route(self, name: str) -> RouteControl | None:
-        """Control of the route `name`, or None: look at it, pause, resume or delete it, in whatever process it runs."""
+        """Return the control of the route `name`, or None: look at it, pause, resume or delete it, also if another
+        process runs it."""
         from .routes.control import find_route
 
         self._handle.check_open()
@@ -829,7 +835,7 @@ class Store:
     @overload
     def typed(self, registry: Registry[_T], *, unknown: Literal["raw"]) -> TypedStore[_T, _T | Unknown]: ...
     def typed(self, registry: Any, *, unknown: Literal["raise", "skip", "raw"] = "raise") -> Any:
-        """This store for objects of the registry's classes: it writes them, and reads them beside their entries.
+        """Return this store for objects of the registry's classes: it writes them, and reads them beside their entries.
 
         `unknown`: for an entry whose type or later version the registry lacks, readers "raise" UnknownType or
         UnsupportedVersion, "skip" the entry, or give an Unknown ("raw").
@@ -842,12 +848,12 @@ class Store:
     # -- the store itself ---------------------------------------------------------------------------------------
 
     def maintain(self, space: str | None = None) -> None:
-        """Do all upkeep that is due, in one space or in all. Nothing needs it; it gives space back, and speeds reads.
+        """Do all upkeep that is due, in one space or in all. It is optional: it frees storage, and makes reads faster.
 
-        Index and packs are brought up to the log and merged, files that a stopped process has left are swept, and
-        what has been packed or archived for longer than the space's grace is removed from the log. If spaces are
-        damaged, the others are maintained first. Then CorruptData names the damaged ones. The same holds for spaces
-        with an erasure to complete that another archive or erase run holds: LeaseNotAcquired names them.
+        Index and packs are brought up to the log and merged, files of stopped processes are removed, and transactions
+        that were packed or archived for longer than the space's grace are removed from the log. If spaces are damaged,
+        the others are maintained first. Then CorruptData names the damaged ones. The same holds for spaces with an
+        erasure to complete that another archive or erase run holds: LeaseNotAcquired names them.
         """
         damaged: dict[str, StreamkitError] = {}
         busy: list[str] = []
@@ -912,14 +918,14 @@ class Store:
         columns: Sequence[str] | None = None,
         tier: Literal["all", "cold", "hot"] = "all",
     ) -> pa.RecordBatchReader:
-        """A space's entries as Arrow record batches, in commit order, from both tiers, with constant memory.
+        """Return a space's entries as Arrow record batches, in commit order, from both tiers, with constant memory.
 
         `columns`: those to read, None for all: store, space, partition, number, index, position, segment, sequence,
-        timestamp (UTC), trx_id, trx_node, payload, metadata, tier. `offset`: what is after it; `tier`: "cold" for what
-        is in the archive alone, "hot" for what is not yet. What is committed when this is called is what is read.
-        An unknown space is empty. InvalidOffset, ValueError for an unknown column; EntriesRemoved where entries after
-        the offset were trimmed, or are while it is read; MissingDependency without the extra `archive`. pandas, Polars
-        and DuckDB take what it returns.
+        timestamp (UTC), trx_id, trx_node, payload, metadata, tier. `offset`: only entries after it. `tier`: "cold" for
+        archived entries only, "hot" for the others. It reads the entries that are committed at the call. An unknown
+        space is empty. InvalidOffset; ValueError for an unknown column; EntriesRemoved if entries after the offset were
+        trimmed, or are trimmed during the read; MissingDependency without the extra `archive`. pandas, Polars and
+        DuckDB accept the result.
         """
         from .archive.arrow import read_arrow
 
@@ -938,15 +944,15 @@ class Store:
         progress: Callable[[int, int], None] | None = None,
         spread: Spread | None = None,
     ) -> ArchiveReport:
-        """Move committed transactions into the space's Delta table, where every reader finds them.
+        """Move committed transactions into the space's Delta table. All readers of the store read the table too.
 
-        `until`: the newest timestamp (ms) to archive. `min_age`: only what is older than so many seconds. What has
-        been archived for longer than the space's grace is removed from the log. `target_file_bytes`: payload in one
-        file, before compression; about five times as much memory is used. `progress(transactions, entries)` is called
-        after each commit to the table. `spread`: has other processes write the files of the partitions, as
-        `streamkit.archive.Processes(url, 4)` does. It may be stopped anywhere, and called again.
-        LeaseNotAcquired while another process archives the space; MissingDependency without the extra `archive`;
-        CorruptData if the table was changed by something else. An unknown space is nothing to do.
+        `until`: the newest timestamp (ms) to archive. `min_age`: only transactions older than so many seconds.
+        Transactions that were archived for longer than the space's grace are removed from the log. `target_file_bytes`:
+        payload in one file, before compression; about five times as much memory is used. `progress(transactions,
+        entries)` is called after each commit to the table. `spread`: other processes write the files of the partitions,
+        as with `streamkit.archive.Processes(url, 4)`. The call may be stopped anywhere and repeated. LeaseNotAcquired
+        while another process archives the space; MissingDependency without the extra `archive`; CorruptData if another
+        program changed the table. For an unknown space nothing is done.
         """
         from .archive import ArchiveReport
         from .archive.archiver import archive_space, see_committed
@@ -980,15 +986,14 @@ class Store:
         progress: Callable[[int, int], None] | None = None,
         spread: Spread | None = None,
     ) -> CompactReport:
-        """Bring small files of the space's archive together, and what other engines have laid out into order.
+        """Join small files of the space's archive, and put files of other engines into order.
 
-        `target_file_bytes`: payload in one file, before compression; about five times as much memory is used. What is
-        less than half of that shares a file with other partitions. Files that no version of the table has needed for
+        `target_file_bytes`: payload in one file, before compression; about five times as much memory is used. Less than
+        half of that shares a file with other partitions. Files that no version of the table has needed for
         `retention_hours` are deleted: more than the longest read takes. `spread`: as in `archive`, several processes
-        write the files, and this one commits them.
-        `progress(done, all)` counts files. Archivers and readers may go on meanwhile; it may be stopped anywhere, and
-        called again. MissingDependency without the extra `archive`; CorruptData if rows were changed by something else.
-        A space without an archive is nothing to do.
+        write the files, and this one commits them. `progress(done, all)` counts files. Archivers and readers may
+        continue meanwhile. The call may be stopped anywhere and repeated. MissingDependency without the extra
+        `archive`; CorruptData if another program changed rows. For a space without an archive nothing is done.
         """
         from .archive import CompactReport
         from .archive.compact import compact_space
@@ -1012,13 +1017,12 @@ class Store:
     ) -> RestoreReport:
         """Copy a space of the store `source` into this one, which may be of another client.
 
-        `until`: the newest timestamp (ms) to copy. `tier="cold"`: from the archive of `source` alone, where its log is
+        `until`: the newest timestamp (ms) to copy. `tier="cold"`: from the archive of `source` alone, if its log is
         lost. Transactions stay whole and in their order, segments keep their sequences; timestamps and transaction ids
-        are new, and offsets of `source` are not valid here. Groups and process managers begin anew, so they repeat
-        their effects. To bring a store back after a loss use `backup` and `restore_backup`.
-        `progress(transactions, entries)` is called after each transaction. What is there already is skipped,
-        so that it may be stopped anywhere and called again; CorruptData where this store holds something else,
-        PermanentError where `source` has no such space.
+        are new, and offsets of `source` are not valid here. Groups and process managers start again, so they repeat
+        their effects. After a loss, use `backup` and `restore_backup` instead. `progress(transactions, entries)` is
+        called after each transaction. Existing entries are skipped, so the call may be stopped anywhere and repeated.
+        CorruptData if this store has other entries there; PermanentError if `source` has no such space.
         """
         from .archive.restore import restore_space
 
@@ -1046,12 +1050,12 @@ class Store:
         """Back up the whole store to `url`, while it is in use: a new point, a state of all spaces at one moment.
 
         `url`: as for `connect`, or a path. One URL may hold the backups of many stores. Only data that is new since the
-        last point is copied. `keep`: the number of latest points to keep; the others are removed.
-        `skip_damaged`: leave out spaces that cannot be read, and name them in `BackupPoint.skipped`. No older point is
-        removed then, because it may hold their last copy. CorruptData names a damaged space otherwise.
-        `progress(files, bytes)` is called after each copy. Stopped anywhere, it is completed by the next call.
-        LeaseNotAcquired while another backup of the store runs; MissingDependency without the extra `archive` if a
-        space is archived; Unavailable if the store changes faster than it can be copied.
+        last point is copied. `keep`: the number of latest points to keep; the others are removed. `skip_damaged`: leave
+        out spaces that cannot be read, and name them in `BackupPoint.skipped`. No older point is removed then, because
+        it may hold their last copy. CorruptData names a damaged space otherwise. `progress(files, bytes)` is called
+        after each copy. The next call completes a stopped one. LeaseNotAcquired while another backup of the store runs;
+        MissingDependency without the extra `archive` if a space is archived; Unavailable if the store changes faster
+        than it can be copied.
         """
         from .backup.create import backup_store
 
@@ -1061,7 +1065,7 @@ class Store:
         return backup_store(self, url, keep, skip_damaged, progress)
 
     def backups(self, url: str | os.PathLike[str]) -> list[BackupPoint]:
-        """The points of this store that are at `url`, the oldest first."""
+        """Return the points of this store at `url`, the oldest first."""
         from .backup.create import backup_points
 
         self._handle.check_open()
@@ -1080,10 +1084,10 @@ class Store:
 
         Transactions keep their numbers, ids and timestamps. Idempotency keys, groups, queues, routes, snapshots,
         retention and archives are restored. Offsets stay valid. `point`: its number, the latest if None. `spaces`: the
-        only spaces to restore. Their groups and routes are spaces of their own, and begin anew unless these are named
+        only spaces to restore. Their groups and routes are spaces of their own, and start again unless they are named
         too. `backup_of`: the UUID of the store that was backed up, if this store has another one. Routes and views do
-        not know this store then, and begin anew. `progress(files, bytes)` is called after each copy. Nobody may use
-        the store meanwhile. If the call is stopped, the same call completes it. Erasures that later points know are
+        not know this store then, and start again. `progress(files, bytes)` is called after each copy. No other process
+        may use the store meanwhile. The same call completes a stopped one. Erasures that later points know are
         repeated. PermanentError if the store is not empty or has no such point; CorruptData if the backup is damaged.
         """
         from .backup.restore import restore_backup
@@ -1105,13 +1109,13 @@ class Store:
         return self.lease(name, 60.0)
 
     def verify(self, space: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-        """Walk log and archive of one space, or of all: dense, undamaged, and the index says the same.
+        """Check one space or all: log and archive have no gap and no damage, and the index agrees with them.
 
         Every byte of the archive is read. `progress(done, all)` counts transactions of the partition at hand. Findings
-        name the row that is wrong, or the file, as `archive/…`. A space that cannot be read is a finding too, and the
-        others are checked all the same. Internal spaces hold the state of groups, queues, views and routes. They are
-        checked too, but the counts are those of the user's own spaces. MissingDependency if there is
-        an archive and the extra `archive` is not installed.
+        name the wrong row, or the file, as `archive/…`. A space that cannot be read is a finding too, and the others
+        are checked all the same. Internal spaces hold the state of groups, queues, views and routes. They are checked
+        too, but the counts are those of the user's own spaces. MissingDependency if there is an archive and the extra
+        `archive` is not installed.
         """
         from .index.verify import verify_spaces
 
@@ -1130,13 +1134,13 @@ class Store:
     ) -> SalvageReport:
         """Copy every intact transaction of a damaged space to the new space `target`, and name each lost one.
 
-        `into`: the store of the new space; this one if None. The damaged space is not changed. Nobody may write to it
-        meanwhile. Entries keep their sequences; timestamps and transaction ids are new. In the new space,
-        lost entries read as if they had been erased. Entries that were trimmed, deleted or erased are not copied.
-        Retention, groups, views and routes are not copied. `dry_run` writes nothing and reports the same.
-        `progress(done, all)` counts transactions of the partition at hand.
+        `into`: the store of the new space; this one if None. The damaged space is not changed. No process may write to
+        it meanwhile. Entries keep their sequences; timestamps and transaction ids are new. In the new space, lost
+        entries read as if they had been erased. Entries that were trimmed, deleted or erased are not copied. Retention,
+        groups, views and routes are not copied. `dry_run` writes nothing and reports the same. `progress(done, all)`
+        counts transactions of the partition at hand.
 
-        SpaceExists if `target` exists, PermanentError if nothing of the space exists. The packed records of one
+        SpaceExists if `target` exists, PermanentError if the space has no rows at all. The packed records of one
         partition, and all its keys, are held in memory.
         """
         from .salvage.copy import salvage_space
@@ -1149,7 +1153,7 @@ class Store:
         return salvage_space(self, space, into or self, target, dry_run, progress)
 
     def repair(self, space: str | None = None) -> int:
-        """Build the index of one space, or of all, again from log and archive; the number of rows that differed.
+        """Rebuild the index of one space, or of all, from log and archive; return the number of rows that differed.
 
         Log and archive are not changed: CorruptData if they are damaged. A damaged archive does not matter if the log
         still holds its entries. Only the index knows idempotency keys, lease tokens and removed segments of
@@ -1163,7 +1167,7 @@ class Store:
         count = repair_catalog(self._backend)
         for name in self._names(space):
             count += repair_space(self._backend, name, self._shared.unread(name))
-            # What is known of it came from the index that was there before.
+            # The cached state came from the earlier index.
             self._shared.spaces.pop(name, None)
         return count
 
@@ -1220,9 +1224,10 @@ def eraser_lease(store: Store, name: str, wait: float) -> Lease:
 
 
 def append_expected(store: Store, space: str, segment: str, payload: bytes, expected: int) -> None:
-    """Like `store.produce` of one record with an expected sequence, without a status: for states kept in a segment.
+    """Append one record with an expected sequence, like `store.produce`, but without a status: for states kept in a
+    segment.
 
-    The space is there, and all is what `produce` takes: nothing is checked again.
+    The space must exist and the arguments must be valid: nothing is checked.
     """
     part = Part(segment, encode_body([payload], None), len(payload), expected)
     store._writer.append(space, Request((part,)))

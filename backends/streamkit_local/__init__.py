@@ -2,7 +2,7 @@
 
     <path>/<uuid>/format                      marks the store; its format version
     <path>/<uuid>/<partition>/head            how far the partition's log is written and synced
-    <path>/<uuid>/<partition>/<base>.log      records: rows, and what was deleted; 8 MiB a file
+    <path>/<uuid>/<partition>/<base>.log      records: rows and deletions; 8 MiB a file
     <path>/<uuid>/<partition>/<name>.row      one large row that was not put with NEXT
     <path>/<uuid>/leases/                     a partition too
 

@@ -61,8 +61,8 @@ def read_note(path: str) -> Note | None:
 
 
 def write_anew(path: str, base: int, records: Sequence[tuple[int, bytes]]) -> None:
-    """Replace records of one file by others of the same lengths, durably. The partition's lock is held, and what was
-    noted before is complete."""
+    """Replace records of one file by others of the same lengths, durably. The partition's lock is held, and an earlier
+    note is completed."""
     if len(records) == 1 and _is_in_one_sector(records[0][0] - base, len(records[0][1])):
         _write(path, base, records)
         return
@@ -72,7 +72,7 @@ def write_anew(path: str, base: int, records: Sequence[tuple[int, bytes]]) -> No
 
 
 def complete(path: str) -> None:
-    """Do what is noted, if something is. The partition's lock is held."""
+    """Complete the noted rewrite, if there is one. The partition's lock is held."""
     if not is_noted(path):
         return
     note = read_note(path)

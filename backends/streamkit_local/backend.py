@@ -74,7 +74,7 @@ class LocalBackend:
         return dict(self._requests)
 
     def service_time(self) -> None:
-        """All who use a directory share this machine's clock."""
+        """All processes that use a directory share this machine's clock."""
 
     def _store(self, *, create: bool = False) -> OpenStore | None:
         """The open store; None if it does not exist and is not to be made."""
@@ -101,7 +101,7 @@ class LocalBackend:
         return store
 
     def forget(self) -> None:
-        """In a forked child: open anew when next used."""
+        """In a forked child: open again at the next use."""
         self._shared = None
         self._entering = Mutex()
 
@@ -246,7 +246,7 @@ class LocalBackend:
             raise of_partition(error, partition) from error
 
     def scrub(self, partition: bytes) -> None:
-        """Overwrite what was replaced or deleted in a partition, and is in its files still."""
+        """Overwrite replaced and deleted values that are still in the files of a partition."""
         store = self._store()
         log = None if store is None else store.log(partition)
         if log is not None:

@@ -23,10 +23,10 @@ _FIRST_NAMESPACE: Final = 0xEFFFFFFA
 
 @lru_cache
 def boot_id() -> bytes:
-    """16 bytes, not all 0, that change when the machine starts. PermanentError where the system does not tell.
+    """16 bytes, not all 0, that change when the machine starts. PermanentError if the system does not have them.
 
-    Nothing else is taken for it: two starts that are taken for one would trust a head that a power cut has made wrong,
-    and one start that is taken for two would cut off what another process is writing.
+    There is no substitute. If two starts had the same bytes, a head that a power cut has made wrong would be trusted.
+    If one start had two, a record that another process is writing would be cut off.
     """
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
@@ -59,7 +59,7 @@ def _sysctl() -> str:
 
 @lru_cache
 def clock_id() -> bytes:
-    """16 bytes that all processes have in common whose clocks tell the same."""
+    """16 bytes that all processes with the same clock have in common."""
     try:
         namespace = os.stat("/proc/self/ns/time").st_ino
     except OSError:

@@ -24,11 +24,9 @@ _MODES = {"private": PRIVATE, "group": GROUP}
 
 
 def connect(url: str, *, timeout: float) -> LocalDriver:
-    """The stores under the directory of a `file:///absolute/path` URL. ValueError if it is not one.
-
-    What is made belongs to its user alone; with `?mode=group` to all users of the group too.
-    `timeout`: seconds to wait for another process's lock; of several clients of a store in one process, the first
-    one's counts.
+    """The stores under the directory of a `file:///absolute/path` URL. ValueError for another URL. New files belong to
+    their user alone; with `?mode=group` to all users of the group too. `timeout`: seconds to wait for another process's
+    lock; if a process has several clients of a store, the first one's counts.
     """
     if sys.platform == "win32":
         raise PermanentError("file:// stores need a POSIX system: use WSL, or an s3:// or azure:// store")

@@ -1,4 +1,4 @@
-"""Foreign errors to streamkit's, with what to do."""
+"""Translate errors of the operating system to streamkit's, with a remedy."""
 
 from __future__ import annotations
 

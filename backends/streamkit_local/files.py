@@ -42,7 +42,8 @@ _TRIES: Final = 100
 
 
 class OpenFile:
-    """A file descriptor that is closed when its last user lets go of it, so that no reader finds another file there."""
+    """A file descriptor that is closed when its last user releases it, so that no reader finds another file under its
+    number."""
 
     __slots__ = ("__weakref__", "_identity", "_place", "fd", "room", "table")
 
@@ -78,8 +79,8 @@ class OpenFile:
         return True
 
     def close(self) -> None:
-        """Close it now, for all who use it. Again is fine."""
-        fd, self.fd = getattr(self, "fd", -1), -1  # an interrupted thread did not make it whole
+        """Close it now, for all its users. A second call does nothing."""
+        fd, self.fd = getattr(self, "fd", -1), -1  # an interrupted thread did not complete it
         if fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -118,7 +119,7 @@ def cached_file(path: str, owner: int = 0) -> OpenFile:
 
 
 def forget_files(directory: str) -> None:
-    """Close what is cached below a directory."""
+    """Close the cached files below a directory."""
     for key in list(_cached):
         if key[0].startswith(directory):
             _cached.pop(key, None)
@@ -128,8 +129,8 @@ def close_inherited() -> None:
     """In a forked child: close every file that the parent had open.
 
     A lock belongs to the open file, which the child shares: as long as one of them keeps it open, it is locked, also
-    after the parent was killed. What refers to it in the child may live for ever, in the frames of threads that are
-    not there any more.
+    after the parent was killed. References to it in the child may exist for ever, in the frames of threads that did not
+    survive the fork.
     """
     _cached.clear()
     for file in list(_files):
@@ -137,7 +138,7 @@ def close_inherited() -> None:
 
 
 def moved(path: str) -> StoreClosed:
-    """The error for what is not at its path any more."""
+    """The error for a file that is not at its path any more."""
     return StoreClosed(
         f"{path} was moved, replaced or deleted while it was open, and nothing was written: open the store again "
         "where it is now"

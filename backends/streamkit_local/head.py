@@ -99,7 +99,7 @@ class Head:
 
     @staticmethod
     def blank(partition: bytes, identity: bytes, base: int, end: int) -> bytes:
-        """The bytes of a new one, whose words are not settled yet."""
+        """The bytes of a new head, whose words are not final yet."""
         static = _STATIC.pack(_MAGIC, identity, len(partition), crc32(partition, crc32(identity))) + partition
         words = struct.pack("=3Q", seal(end), seal(base), seal(end))
         return (static.ljust(HEAD_WORDS, b"\0") + words).ljust(HEAD_SIZE, b"\0")
@@ -168,6 +168,6 @@ _heads: weakref.WeakSet[Head] = weakref.WeakSet()
 
 
 def release_inherited() -> None:
-    """In a forked child: close what the parent had mapped."""
+    """In a forked child: close the parent's maps."""
     for head in list(_heads):
         head.release()

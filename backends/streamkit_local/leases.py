@@ -1,8 +1,8 @@
 """Leases as rows of a partition of their own, judged by the machine's clock since it started, never by a wall clock.
 
 A deadline is compared only with the clock that it was told by: that of one start of one machine, and of one time
-namespace, since containers may have clocks of their own. Whoever has another clock waits for the whole ttl, by its own,
-from when it first saw the lease as it is, and notes that in the row, for the next process that has its clock.
+namespace, since containers may have clocks of their own. A process with another clock waits for the whole ttl by its
+own clock, from its first look at the lease. It notes that look in the row, for the next process with its clock.
 """
 
 from __future__ import annotations

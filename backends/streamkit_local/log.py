@@ -1,4 +1,4 @@
-"""One partition as this process sees it: what was written to it, by whom ever, and writing to it."""
+"""One partition as this process sees it: reading the records of all processes, and writing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class PartitionLog:
     # Following what was written
 
     def refresh(self) -> None:
-        """Take in what was written since."""
+        """Read the records that were written since."""
         with self.mutex():
             try:
                 self._refresh()
@@ -121,7 +121,7 @@ class PartitionLog:
         raise Unavailable(f"{self.path} is written too fast to follow: try again")
 
     def complete(self) -> None:
-        """Have done what another process writes anew where it is; it may have been stopped in the middle."""
+        """Complete the rewrite of another process, which may have been stopped in the middle."""
         with self.mutex():
             try:
                 self._complete()
@@ -227,9 +227,8 @@ class PartitionLog:
             locked.pop()
 
     def _drop_tail(self) -> None:
-        """A writer ended between writing and publishing: nobody was told of it, and nobody has seen it.
-
-        If it had published the file that it began, and not its end, that is done for it.
+        """A writer ended between writing and publishing, so no caller got an answer and no reader saw the record. If it
+        had published its new file, but not the end, the end is published now.
         """
         state, file = self.state, self._file
         assert file is not None
@@ -242,7 +241,7 @@ class PartitionLog:
         self.words[DIRTY] = 0
 
     def _replace_logged(self, key: bytes, value: bytes, expect: Expect | Etag) -> bool:
-        """Write a row that was put with NEXT anew where it is, if it is of the same length. The lock is held."""
+        """Rewrite a row that was put with NEXT in place, if it has the same length. The lock is held."""
         if expect != LOGGED or key in self.state.rows:
             return False
         there = self._find(key)
@@ -255,12 +254,12 @@ class PartitionLog:
         """Give records of a file other values of the same lengths."""
         seed = self.reader.seed
         anew = [(found.position, encode(*found[:3], value, seed)) for found, value in records]
-        self.words[DIRTY] = 1  # if this does not come to its end, who takes the lock next completes it
+        self.words[DIRTY] = 1  # if this is stopped, the next holder of the lock completes it
         write_anew(self.path, file.base, anew)
         self.words[DIRTY] = 0
 
     def scrub(self) -> None:
-        """Overwrite with zeros what was replaced or deleted, and is in the files still."""
+        """Overwrite replaced and deleted values that are still in the files with zeros."""
         with self.mutex():
             try:
                 self._lock()
@@ -488,7 +487,7 @@ class PartitionLog:
         self._clean()
 
     def _clean(self) -> None:
-        """Remove what is not needed any more. The lock is held."""
+        """Remove files that are not needed any more. The lock is held."""
         state, removed = self.state, False
         for file in state.files[:-1]:
             end = file.end

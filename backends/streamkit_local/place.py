@@ -34,7 +34,8 @@ def _mounts() -> list[tuple[str, str]]:
 
 
 def check_file_system(path: str) -> None:
-    """PermanentError if `path` is on a network file system, where it can be told: locks and maps do not hold there."""
+    """PermanentError if `path` is on a network file system, as far as the system tells: locks and maps are not reliable
+    there."""
     real, best, kind = os.path.realpath(path) + "/", "", ""
     for mount, name in _mounts():
         point = mount.rstrip("/") + "/"
@@ -54,8 +55,8 @@ def _blank() -> bytes:
 def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
     """Make the directory of a store that is not there; another process may do the same at the same time.
 
-    All that is ever made in it has its permissions, `mode`. So has the directory of its archive, which is made
-    beforehand, because what others write into that has the permissions that they choose.
+    Everything in it gets its permissions, `mode`. The directory of its archive gets them too, and is made now, because
+    other programs choose the permissions of their files in it.
     """
     path = os.path.join(root, str(store))
     for _ in range(_TRIES):
@@ -63,7 +64,7 @@ def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
             _create(root, store, path, mode)
             return
         except FileNotFoundError:
-            continue  # another process deletes the store, and has removed what was made of it
+            continue  # another process deletes the store, and has removed the new files
         except OSError as error:
             raise system_fault(error, path) from error
     raise Unavailable(f"{path} is deleted by others while it is being made: try again")
@@ -96,7 +97,7 @@ class Place:
     """
 
     def __init__(self, root: str, store: UUID) -> None:
-        """FileNotFoundError if nothing is there."""
+        """FileNotFoundError if there is nothing at the path."""
         self.path = os.path.join(root, str(store))
         self._marker = os.path.join(self.path, "format")
         self.readonly = False
@@ -166,7 +167,7 @@ class Place:
             )
 
     def check(self) -> None:
-        """StoreClosed if the store was deleted, or its directory was moved: what is at its path is not this one."""
+        """StoreClosed if the store was deleted, or its directory was moved, so that its path leads to another store."""
         if not self.current():
             raise moved(self.path)
 

@@ -40,8 +40,7 @@ def etag_of(row: RowAt, identity: str) -> str:
 
 
 class Reader:
-    """Reads what a State says is there. A FileNotFoundError means that the state is old: others removed the file.
-
+    """Reads the records of a State. A FileNotFoundError means that the state is old: another process removed the file.
     `current` is the file that is written to.
     """
 
@@ -69,7 +68,7 @@ class Reader:
         return data if self.anew is None else patched(self.anew, file.base, position, data)
 
     def damaged(self, position: int, key: bytes | None = None) -> CorruptData:
-        """The error for what is not as it was written."""
+        """The error for damaged bytes."""
         row = f" of the row {key!r}" if key is not None else ""
         return damage(self.path, f"has a damaged record at position {position}{row}")
 

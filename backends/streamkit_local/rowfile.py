@@ -1,4 +1,4 @@
-"""A row whose value is large is in a file of its own, which is made whole before a record of the log names it."""
+"""A row with a large value is in a file of its own. The file is complete before a record of the log names it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, Open
         write_all(file.fd, head, 0)
         write_all(file.fd, value, len(head))
         os.fsync(file.fd)
-        # whoever copies the directory meanwhile has the whole file, or none of this name
+        # a copy of the directory that is made meanwhile has the whole file, or none of this name
         os.rename(final + ".new", final)
         sync_directory(path)
     except OSError:

@@ -1,7 +1,7 @@
-"""Reading around damage: the intact records of a partition's files, whatever lies between them.
+"""Reading around damage: the intact records of a partition's files, with any bytes between them.
 
-As a rule a log is read from its beginning, and what comes after a damaged record is not believed. Each record says at
-which position it is, and its checksum begins with the partition's seed: so intact ones are told from anything else.
+Normally a log is read from its beginning, and records after a damaged one are not trusted. Each record holds its
+position, and its checksum starts with the partition's seed. So intact records are recognised.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Damage(NamedTuple):
 
 
 def _records(data: bytes, base: int, seed: int) -> Iterator[Found | _Damage]:
-    """The intact records of a file, in order, and what is damaged between them."""
+    """The intact records of a file, in order, and the damaged places between them."""
     at, end = START, len(data.rstrip(b"\0"))  # a file that is written to has room for more
     while at < end:
         found = parse(data, at, base + at, seed)
@@ -115,7 +115,7 @@ def _damage(data: bytes, base: int, at: int, after: int) -> _Damage:
 
 
 def _next(data: bytes, base: int, at: int, end: int) -> int:
-    """The next place in a file where a record may begin: what is there says that it is at this position."""
+    """The next place in a file where a record may begin: its bytes name this position."""
     unpack, end = _POSITION.unpack_from, min(end, len(data) - HEADER)
     while at < end:
         if unpack(data, at + _POSITION_AT)[0] == base + at:

@@ -22,7 +22,7 @@ _TRIES = 20
 
 
 class User(Protocol):
-    """The user of an open store. It must let go of the store in a forked child."""
+    """The user of an open store. It must release the store in a forked child."""
 
     def forget(self) -> None: ...
 
@@ -46,7 +46,7 @@ def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) ->
     with _lock():
         shared = _stores.get(path)
         if shared is None or not shared.place.current():
-            boot_id()  # or nothing can be told about what is there, and nothing is made
+            boot_id()  # otherwise the present files cannot be checked, and nothing is created
             for _ in range(_TRIES):
                 place = _place(root, store)
                 if place is not None or not create:

@@ -230,7 +230,7 @@ class State:
         return found
 
     def ends_before(self, start: bytes, end: bytes) -> bool:
-        """No row has a key from `start` to `end`, as far as can be told without a look into files."""
+        """True if no row has a key from `start` to `end`, as far as is known without reading files."""
         if self.last is not None and start <= self.last:
             return False
         keys = self.keys()

@@ -72,7 +72,7 @@ class OpenStore:
             try:
                 return self._open_at(path, partition, create)
             except FileNotFoundError:
-                self.place.check()  # else another process took what is being made for left behind
+                self.place.check()  # else another process took the unfinished store for a leftover
         raise Unavailable(f"{path} is removed by others as soon as it is made: try again")
 
     def _open_at(self, path: str, partition: bytes, create: bool) -> PartitionLog | None:

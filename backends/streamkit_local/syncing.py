@@ -17,10 +17,10 @@ _PIECE: Final = 1 << 20
 
 
 def sync_log(head: Head, file: OpenFile, base: int, end: int) -> None:
-    """Make durable all that is in the file that begins at `base`; what is in older ones is.
+    """Make all bytes of the file that begins at `base` durable; older files are durable already.
 
-    After a sync that failed, all up to `end` that is not known to be durable is written again first: the system may
-    have dropped it and say nothing the next time.
+    After a failed sync, all bytes up to `end` that are not known to be durable are written again first: the system may
+    have dropped them, and the next sync would not report it.
     """
     words = head.words
     if words[SUSPECT]:
@@ -39,10 +39,10 @@ def sync_log(head: Head, file: OpenFile, base: int, end: int) -> None:
 
 
 def claim_end(head: Head, file: OpenFile, base: int) -> None:
-    """Sync what was buffered, and note in the log how far it is durable: what is missing later is then damage.
+    """Sync buffered records, and note the durable end in the log: a record that is missing before it is damage.
 
-    The lock of the file, which begins at `base`, is held. If others went on to another file, this one is complete. If
-    a copy is in the store's place by now, and nobody has opened it yet, its words tell nothing.
+    The lock of the file, which begins at `base`, is held. If other processes have begun another file, this one is
+    complete. If a copy is in the store's place by now, and no process has opened it yet, its words mean nothing.
     """
     words = head.words
     end = unseal(words[END])

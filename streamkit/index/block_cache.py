@@ -44,7 +44,7 @@ class _Recent(Generic[_Item]):
             return
         items = self.items
         with self._mutex():
-            # Counted before it is there, and until it is gone: an interrupt in between wastes room, no more.
+            # It is counted before it is added, and until it is removed: an interrupt in between only wastes room.
             if key in items:
                 return
             self._bytes += item.size

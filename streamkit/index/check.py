@@ -1,4 +1,4 @@
-"""The index against the log and the archive: each row says what they say, and none is missing."""
+"""The check of the index against the log and the archive: each row agrees with them, and none is missing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def _ends(row: SegmentRow) -> tuple[int, int, int, int]:
 
 
 def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mapping[str, int]) -> None:
-    """Every piece is where the log has it, and all from where its segment `begins` up to the watermark are there."""
+    """Check that every piece is at its place in the log, and that none is missing from the segment's beginning
+    (`begins`) up to the watermark."""
     truth = {(segment, piece.first_sequence): piece for segment, pieces in log.pieces.items() for piece in pieces}
     removed = log.removed
     expected = {
@@ -115,7 +116,7 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mappi
             elif piece.first_sequence < begins.get(segment, 0):
                 pass  # trimmed entries may have left the frame in the log, and are still in the copy
             elif piece.frame is not None and crc32(piece.frame) != log.sums[segment, piece.first_sequence]:
-                log.found(key, f"the copy of what begins at {piece.first_sequence} is not what the log has")
+                log.found(key, f"the copy of what begins at {piece.first_sequence} differs from the log")
             if segment in expected and piece.first_sequence <= expected[segment] <= piece.last_sequence:
                 expected[segment] = piece.last_sequence + 1
     for segment, pieces in log.pieces.items():
@@ -142,7 +143,7 @@ def _check_keys(log: LogWalk, rows: dict[bytes, bytes]) -> None:
             log.found(key, str(error))
             continue
         if row not in uses[len(indexed) - 1 if indexed else 0 :] and (indexed or row.number >= log.first):
-            log.found(key, "the index says of the idempotency key what the log does not")
+            log.found(key, "the index and the log differ about the idempotency key")
     for key, data in rows.items():
         try:
             if decode_index_row(KeyRow, key, data).number >= log.first:

@@ -31,7 +31,7 @@ be another one. With `oldest` False an older row of the same key may come to lig
 
 
 class Expiry(msgspec.Struct, frozen=True, gc=False):
-    """Rules: drop what the log does not hold any more, and idempotency keys that nobody will ask for."""
+    """Rules: drop rows of removed transactions, and expired idempotency keys."""
 
     removed: int = 0
     """The log holds nothing up to this number: pieces up to it go."""

@@ -1,4 +1,4 @@
-"""Walking through runs in key order: one cursor a run, and the merge of several. What they need is read by `Runs`."""
+"""Walking through runs in key order: one cursor a run, and the merge of several. `Runs` reads their blocks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Cursor:
 
     @property
     def starved(self) -> bool:
-        """More must be read before it goes on, beyond its `keys`."""
+        """More must be read before it can continue, beyond its `keys`."""
         return not self._pending and self._at < len(self._files)
 
     @property

@@ -68,8 +68,8 @@ def _put(partition: Partition, after: Head, etag: Etag | None, made: Sequence[by
         try:
             new = partition.backend.put(partition.key, bytes(HEAD), data, expect)
         except Conflict:
-            # The other head may be this very one, delivered twice, or one that goes on from it. If the head has not
-            # moved, an earlier try can still land, and needs its files.
+            # The other head may be this same one, delivered twice, or a successor of it. If the head has not moved, an
+            # earlier try can still land, and needs its files.
             looked = _read_head(partition, made)
             if looked and partition.head != after and (not lost or partition.head_etag != etag):
                 remove_files(partition, set(made) - ids_of(partition.head))

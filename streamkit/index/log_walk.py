@@ -56,7 +56,7 @@ class LogWalk:
         self.released = 0
         """The last archived transaction that the log had released when the walk began."""
         self.last = 0
-        """The number of the last transaction that is there."""
+        """The number of the last existing transaction."""
         self.timestamp = 0
         self.position = -1
         """Entries up to `last`; -1 after one that cannot be read."""
@@ -250,7 +250,7 @@ class LogWalk:
             self.entries += len(entries)
             told = (head.segment, head.first_sequence, head.count, head.number, head.id, head.timestamp)
             if told != (ref.segment, ref.first_sequence, ref.count, number, header.id, header.timestamp):
-                self.found(key, f"the frame of {head.segment!r} is not what the header says")
+                self.found(key, f"the frame of {head.segment!r} does not match its header")
             pieces = self.pieces.setdefault(ref.segment, [])
             removed = self.removed.get(ref.segment, 0)
             if pieces and max(pieces[-1].last_sequence, removed) + 1 != ref.first_sequence:

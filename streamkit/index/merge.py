@@ -1,9 +1,9 @@
-"""Merging runs into larger ones: which, and step by step. Nothing here writes; the caller puts the file of a step.
+"""Merging runs into larger ones, step by step. Nothing here writes; the caller puts the file of a step.
 
-Runs are merged when a few neighbours are of one size, so that there are few of them and a row is written anew
-only a few times. A merge under way stands in the manifest with the files that it has finished, so that any process goes
-on with it. Its inputs stay until it is done. Two processes that take the same step make the same rows: one of them wins
-the compare-and-set of the head, and the other's file is an orphan.
+Runs are merged when a few neighbours have the same size. So there are few runs, and a row is rewritten only a few
+times. A merge under way is in the manifest, with its finished files, so that any process can continue it. Its inputs
+stay until it is done. Two processes that take the same step make the same rows: one of them wins the compare-and-set of
+the head, and the other's file is an orphan.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FILES = 32
 _SLICE = 512
 """Rows that are added to a file between looks at its size."""
 _READ = 8
-"""A step ends when it has read so many times what it should write: where nearly all rows are dropped."""
+"""A step ends after it has read so many times its output: this matters if nearly all rows are dropped."""
 _SMALL_FILE = 1 << 20
 """A file up to so many bytes is read as a whole, if its tail and its blocks would be two requests."""
 _LEAST_AHEAD, _MOST_AHEAD = 64 << 10, 4 << 20
@@ -76,7 +76,7 @@ def plan_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | No
         for stretch in stretches:
             for part in _parts(stretch, level):
                 sizes = [run.size for run in part]
-                # A large run is not written anew for the sake of a few small ones.
+                # A large run is not rewritten for the sake of a few small ones.
                 if len(part) >= fanout and sum(sizes) >= 2 * max(sizes):
                     return _merge_of(part)
     if len(manifest.runs) <= most:

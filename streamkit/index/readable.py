@@ -14,9 +14,10 @@ _ALL = b"", b"\xff" * 301
 
 
 def readable_rows(backend: Backend, partition: bytes) -> Salvaged:
-    """The rows of a partition, in key order, and what reads each. CorruptData from that if the value is damaged.
+    """Yield the rows of a partition in key order, each with a function that reads its value. The function raises
+    CorruptData if the value is damaged.
 
-    Of a backend that loses all rows with one damaged one, as a local log does, this also finds those beside it.
+    If one damaged row hides others in a backend, as in a local log, the others are found too.
     """
     if isinstance(backend, Salvages):
         found = backend.salvage(partition)
@@ -26,7 +27,7 @@ def readable_rows(backend: Backend, partition: bytes) -> Salvaged:
         def read() -> bytes:
             value = backend.get(partition, [key])[0]
             if value is None:
-                raise CorruptData(f"the row {key!r} is gone: does somebody write to the space?")
+                raise CorruptData(f"the row {key!r} is missing: does another process write to the space?")
             return value.data
 
         return read

@@ -104,7 +104,7 @@ def _repair_partition(make: MakePartition, number: int, settings: Settings) -> i
         try:
             return _repair(make(number, settings))
         except Conflict:
-            continue  # somebody else moved the head
+            continue  # another process changed the head
     raise Unavailable("others write to the store; stop them, and repair again")
 
 
@@ -143,7 +143,7 @@ def _repair(partition: Partition) -> int:
         log.gap(log.head.watermark + 1)
     lost = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
     if lost:
-        raise CorruptData(f"the log itself is damaged, and nothing else knows what it said: {lost[0].problem}")
+        raise CorruptData(f"the log itself is damaged, and it cannot be rebuilt: {lost[0].problem}")
     salvage = _indexed(log) if there else _salvaged(log)
     contents.segments = _segments_before(log, contents.segments, salvage.segments)
     faults = len(log.findings) + (there and listed != archived)
@@ -341,8 +341,8 @@ def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
 
 
 def _mend_grace(partition: Partition, removed: int, archived: int) -> bool:
-    """Forget since when that has been archived which is to be archived again, and all that cannot be read: its grace
-    begins anew. Whether there was any."""
+    """Forget the archiving times of transactions that must be archived again, and unreadable times: their grace starts
+    again. True if there were any."""
     incarnation, place = partition.settings.incarnation, partition.partition % TOGETHER
     try:
         found = grace_row(partition)

@@ -164,7 +164,7 @@ class Block:
 
 
 def _encode_block(keys: Sequence[bytes], values: Sequence[bytes], start: int) -> bytes:
-    """`start` is what the checksum begins with."""
+    """`start` is the start value of the checksum."""
     lengths = [*map(len, keys), *map(len, values)]
     flags = 0
     try:
@@ -477,7 +477,7 @@ def renew_section(
         parts.append(part)
         size += len(part)
     firsts = [tail.first(number) for number in range(tail.blocks)]
-    # The keys are what they were, so the filter is.
+    # The keys have not changed, so the filter is still right.
     index_bytes = _FOOTER.unpack_from(end, len(end) - _FOOTER.size)[0]
     words = end[index_bytes : len(end) - _FOOTER.size]
     return _with_tail(id, now, parts, firsts, words, file.last_key, tail.rows)

@@ -270,7 +270,7 @@ class Runs:
     def scan(self, start: bytes, end: bytes, subject: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The newest row of each key in start <= key < end, in key order, lazily.
 
-        `subject`, if all of these rows are of one subject, spares files that hold nothing of it.
+        `subject`, if all of these rows are of one subject, skips files that hold nothing of it.
         """
         if subject is not None and not self.remote:
             rows = self._near(start, end, subject)
@@ -388,7 +388,7 @@ class Runs:
             if file.first_key >= end or file.last_key < start:
                 continue
             if hash is not None and file.last_key >= end:
-                # Mostly nothing of the subject is here, and that is known at once.
+                # Usually this run has no row of the subject, and the filter shows it at once.
                 tail = cached_tail((partition, file.id, -1))
                 if tail is not None:
                     words = tail.words

@@ -121,7 +121,7 @@ class Salvage:
         self.add(zip(block.keys(0, block.rows), block.values(0, block.rows), strict=True))
 
     def _read(self, file: RunFile) -> bytes:
-        """A section, with zeros for what the storage itself refuses as damaged; nothing if it is not there."""
+        """A section, with zeros for the parts that the storage refuses as damaged; empty if it is missing."""
 
         def part(start: int, length: int) -> bytes:
             wanted = Range(run_key(file.id), file.start + start, length, file.etag or None)

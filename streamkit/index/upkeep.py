@@ -88,8 +88,8 @@ class _Tail(msgspec.Struct, frozen=True):
 def bring_forward(partition: Partition) -> bool:
     """Index and pack every known transaction that is not indexed yet, and merge a bounded part of the due merges.
 
-    Where calls are requests, it merges only if it has done nothing else: no caller should wait for both. Call
-    `merge_some` in between then. False if another process did the work meanwhile; that is enough.
+    If calls are network requests, it merges only if it has done nothing else, because no caller should wait for both.
+    Call `merge_some` in between then. False if another process did the work meanwhile; that is enough.
     """
     work = partition.unindexed()
     head, etag, after = work.head, work.etag, work.after
@@ -170,7 +170,7 @@ def trim_log(partition: Partition) -> None:
         last = min(last, _over(partition, head))
     if etag is None or last <= head.trimmed:
         return
-    # Rows of packed transactions are mostly gone. All later rows are there.
+    # Most rows of packed transactions were removed. All later rows exist.
     start, end = (partition.transaction_key(number) for number in (head.trimmed + 1, min(last, head.cleared) + 1))
     keys = [row.key for row in partition.backend.scan(partition.key, start, end, values=False)] if start < end else []
     keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
@@ -182,7 +182,7 @@ def trim_log(partition: Partition) -> None:
 
 
 def _drop_packs(partition: Partition) -> None:
-    """Forget the packs below the floor, and write that anew which holds little else."""
+    """Forget the packs below the floor, and rewrite a pack that holds little else."""
     head, etag = partition.known_head()
     floor = head.floor.number
     first = next((at for at, file in enumerate(head.packs) if file.last >= floor), len(head.packs))
@@ -446,7 +446,7 @@ def _marked(partition: Partition, head: Head, cleared: int) -> Marks:
 
 
 def _seen(partition: Partition, head: Head) -> Head:
-    """The head before it is written, with a mark of when the idempotency keys that it knows were there."""
+    """The head to write, with a watermark: the time at which its idempotency keys existed."""
     now = partition.freshness.now()
     if now is None:
         return head

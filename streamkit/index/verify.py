@@ -1,4 +1,4 @@
-"""Verifying a space: log and archive are whole, and the index says what they say."""
+"""Verifying a space: log and archive are undamaged, and the index agrees with them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Reason = str
 
 
 class Removed(bytes):
-    """Stands for the payload of an entry that is gone, within batches. It is empty, and told by its type."""
+    """Stands for the payload of a removed entry, within batches. It is empty; its type identifies it."""
 
     __slots__ = ()
     reason: Reason = ""

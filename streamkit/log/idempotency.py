@@ -1,4 +1,4 @@
-"""Idempotency keys: which transaction a key belongs to, and what it gave its caller."""
+"""Idempotency keys: the transaction of a key, and its first result."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def key_row(header: Header, use: KeyUse) -> KeyRow:
 
 
 def find_use(partition: Partition, digest: bytes) -> KeyRow | None:
-    """The first use of a key, as of the last refresh; None if there is none. It is honoured however old it seems: this
-    machine's clock is no judge of what another has written."""
+    """The first use of a key, as of the last refresh; None if there is none. It counts however old it seems, because
+    this machine's clock cannot judge another's timestamp."""
     row = idempotency_key(digest)
 
     def find(view: LogView) -> KeyRow | None:

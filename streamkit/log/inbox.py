@@ -88,7 +88,7 @@ class Inbox:
         """The id of this process's bid, which no lead has named yet; else empty."""
         self._bid_since = 0
         self._late = 0
-        """Waits in a row after which a transaction was there already."""
+        """Waits in a row that ended after a transaction had been written."""
         self._passes = 0
         """Transactions of the lead that left this process out while it waited."""
         self._nodes: set[bytes] = set()
@@ -244,7 +244,7 @@ class Inbox:
         try:
             partition.backend.put(self._key, key, value)
         except Ambiguous:
-            pass  # it is there, or comes, or never comes: the log tells
+            pass  # the letter exists, or arrives later, or never: the log decides
         except (StreamkitError, Reentered):
             self._bid = b""
             for request in fresh:

@@ -93,7 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return tuple(run for run in self.runs if merge.first <= run.first and run.last <= merge.last)
 
     def files(self) -> Iterator[RunFile]:
-        """Every file that is referred to, those of unfinished merges too: what a sweep must leave."""
+        """Every file that is referred to, those of unfinished merges too. A sweep must leave them."""
         for run in self.runs:
             yield from run.files
         for merge in self.merges:

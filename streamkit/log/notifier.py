@@ -16,7 +16,8 @@ class Notifier(threading.Condition):
 
     def __init__(self) -> None:
         self.mutex = threading.RLock()
-        """Enter it instead of the condition, whose `__exit__` is Python: an interrupt there leaves it locked."""
+        """Enter this lock instead of the condition: the condition's `__exit__` is Python, and an interrupt there leaves
+        it locked."""
         super().__init__(self.mutex)
         self._listeners: tuple[Callable[[], None], ...] = ()
 

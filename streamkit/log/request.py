@@ -68,7 +68,7 @@ class Request:
     foreign = False
     """It was posted by another process."""
     chosen = False
-    """Its process brings the index forward, for all whose requests the transaction answers."""
+    """True if its process brings the index forward, for all processes whose requests the transaction answers."""
     void: bytes | None = None
     """The id of a request, or of a transaction, that is never to be committed after this one."""
     turn: threading.Lock | None = None
@@ -88,7 +88,7 @@ class Request:
         if control is not None:
             self.control = control
         self.alive = threading.Lock()
-        """Held by the caller's thread for as long as it is inside; the interpreter releases it, however it leaves."""
+        """Held by the caller's thread while it is inside; the interpreter releases it, however the thread leaves."""
 
     @property
     def abandoned(self) -> bool:

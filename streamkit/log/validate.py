@@ -21,7 +21,7 @@ Prepared = tuple[list[bytes], list[dict[str, str] | None] | None, int | None, in
 def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes: int) -> Prepared:
     """Read `records` to their end and check them all.
 
-    TypeError for what has the wrong type; InvalidRecord, RecordTooLarge (ValueErrors) for wrong values;
+    TypeError for a value of the wrong type; InvalidRecord, RecordTooLarge (ValueErrors) for wrong values;
     SequenceMismatch if their sequences do not follow on each other or on `expected_sequence`.
     """
     if expected_sequence is not None:
@@ -64,7 +64,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
 def _payload(payload: Any) -> bytes:
     if not isinstance(payload, bytes):
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}; encode text with .encode()")
-    return bytes(payload)  # what is a kind of bytes, a LexKey for instance
+    return bytes(payload)  # a subclass of bytes, such as LexKey
 
 
 _TEXT = {str}

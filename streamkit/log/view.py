@@ -60,7 +60,7 @@ class LogView(msgspec.Struct, frozen=True):
     cold_until: int
     """Transactions up to this number are read from the archive, and the others from the log: an entry's `tier`.
 
-    The archive watermark; less if the archive cannot be read and the log still has what it should hold.
+    The archive watermark; less if the archive cannot be read and the log still has its transactions.
     """
 
     def archive(self) -> ArchiveReader:

@@ -39,7 +39,7 @@ _BYTES = 8 << 20
 _ROWS = 20_000
 _SEGMENTS = 5000
 _TAKEN = 10_000
-"""Rows of a task that are put in order together, if they are no more than _BYTES."""
+"""The most rows of a task that are sorted together, if they have no more than _BYTES."""
 _HELD = 64 << 20
 """Payload that a task holds for transactions of several partitions."""
 _UNCOLLECTED = 100_000
@@ -69,13 +69,13 @@ def write_space(
 ) -> None:
     """Append a DataFrame with the columns segment, payload and perhaps metadata; each segment in the order of `order`.
 
-    All rows go to `store` and `space`. A column `store` or `space` that says otherwise is an error, and nothing is
-    written. ValueError for a column that would not be written. FilesReplaced, and nothing is written, if read_space()
-    made the frame and an erasure has replaced its files since.
+    All rows go to `store` and `space`. A column `store` or `space` with another value is an error, and nothing is
+    written. ValueError for any other column. FilesReplaced, and nothing is written, if read_space() made the frame and
+    an erasure has replaced its files since.
 
-    With `idempotency_key` the same frame again writes nothing twice, and finishes what a failed write has begun, with
-    any number of tasks; rows of a segment that `order` does not tell apart are then ordered by their payload, without
-    `order` all of them. Without a key they stay as the frame has them. `partitions` is for a space that is new.
+    With `idempotency_key` the same frame again writes nothing twice, and completes a failed write, with any number of
+    tasks. Rows of a segment with equal `order` are then ordered by their payload; without `order`, all rows are.
+    Without a key they keep the frame's order. `partitions` applies to a new space.
     """
     from pyspark.sql import functions as F
 
@@ -231,9 +231,8 @@ class _Open:
 
 
 class _Transactions:
-    """Cuts rows into transactions: of one bucket, of one partition of one space, and not too large.
-
-    Where it cuts follows from the rows and their order alone, not from the batches that Spark hands them over in.
+    """Cuts rows into transactions: of one bucket, of one partition of one space, and not too large. The cuts depend on
+    the rows and their order alone, not on Spark's batches.
     """
 
     def __init__(self, options: Options, client: Any) -> None:
