@@ -1,9 +1,9 @@
-"""The seam: what a storage service must do for streamkit, and nothing about streams.
+"""The seam: the duties of a storage service. It knows nothing about streams.
 
 A backend knows partitions, keys, bytes and preconditions. It is found by its URL scheme through the entry point group
 `streamkit.backends`: the entry point is a function `connect(url, *, timeout) -> Driver`. It imports its SDK when it is
 opened, lets no foreign exception out, keeps no retry loop around a write, and logs no secret.
-`streamkit.testing.conformance` checks all that is promised here.
+`streamkit.testing.run_conformance` checks all promises of this module.
 
 A row is addressed by (partition, key), both bytes of at most 300. Its value has any size up to 256 MiB. Partitions are
 independent of each other; b"" is one like every other. Within a partition rows are ordered by key, as bytes.

@@ -3,8 +3,8 @@
     queue.run(caused(handler))          # for a handler of a group, a queue or a process manager
     with caused_by(entry): …            # for your own loop
 
-Records that are written meanwhile, by threads or coroutines, have two more metadata. An id contains no
-segment name, so it tells nothing of an entry that is erased.
+Records that are written meanwhile, by threads or coroutines, have two more metadata. An id contains no segment name, so
+it reveals nothing of an erased entry.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 def diagnose(store: Store) -> Diagnosis:
-    """Look at up to 100 spaces of the store, and say in words what is slow and why.
+    """Look at up to 100 spaces of the store, and explain what is slow and why.
 
     Nothing is written. Call it in the slow process: conflicts, retries and cache misses are counted in each process.
     """

@@ -72,7 +72,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     incarnation: bytes = b""
     """The incarnation of the space."""
     whole: bool = False
-    """`others` were read together with it; else they are what was known, see Offset."""
+    """`others` were read together with it; without them, see Offset, the known positions count."""
     holes: bool = False
     """True if some of the frame's entries are gone."""
 

@@ -179,8 +179,8 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
             return
         if _had_head(backend, first, settings):
             raise CorruptData(
-                f"the head of space {space!r} is gone, and what it named is there: `streamkit repair`; or, if the "
-                "store was being deleted, delete it again"
+                f"the head of space {space!r} is missing, and its files exist: run `streamkit repair`; or, if the "
+                f"store was being deleted, delete it again"
             )
     _put_once(backend, clock, first, bytes(HEAD), encode_row(HEAD, Head(settings)))
 

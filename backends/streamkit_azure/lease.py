@@ -1,8 +1,9 @@
 """Leases: a blob each, `<store>/leases/<name>`, whose metadata holds the token, the holder and the ttl.
 
-The token is moved forward by a conditional write, so of two that take a lease only one succeeds. Who may take it:
+The token is moved forward by a conditional write, so only one of two processes gets a lease. A process may take it as
+follows:
 
-- A ttl of 15 to 60 seconds is what Azure leases blobs for: the holder has a native lease, and Azure ends it.
+- With a ttl of 15 to 60 seconds the holder has a native lease of Azure, and Azure ends it.
 - Any other ttl runs from the blob's Last-Modified, which each renewal moves, and is over when the Date of an answer
   lies more than the ttl behind it. Both are the service's clock, in whole seconds, so one second is added.
 

@@ -51,7 +51,7 @@ class Connections:
     def wake(self) -> None:
         """Called before each request: drops the connections that were idle for too long."""
         with self._lock():
-            now = time.time()  # also counts what a frozen machine slept
+            now = time.time()  # also counts the sleep of a frozen machine
             if abs(now - self._used) > _IDLE:
                 self._session.close()
             self._used = now

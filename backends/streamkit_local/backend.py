@@ -82,7 +82,7 @@ class LocalBackend:
         if store is None:
             if self._closed:
                 raise StoreClosed(f"the store {self._id} was closed: open it again")
-            with self._entering():  # whoever enters twice leaves once, and the store would stay open
+            with self._entering():  # a user that enters twice leaves once, and the store would stay open
                 store = self._shared
                 if store is None:
                     store = enter(self._root, self._id, self._timeout, self._mode, create=create)
@@ -129,7 +129,7 @@ class LocalBackend:
             try:
                 return work(log.reader, log.state, *asked)
             except CorruptData:
-                # A record that is written anew where it is, just now; or a damaged one.
+                # A record that is being rewritten in place; or a damaged one.
                 if attempt > 3:
                     raise
                 if attempt == 3:

@@ -109,7 +109,9 @@ class Head:
         position = unseal(word)
         if position < 0:
             if word == DELETED:
-                raise StoreClosed(f"the store {os.path.dirname(self.path)} was deleted: open it again to start anew")
+                raise StoreClosed(
+                    f"the store {os.path.dirname(self.path)} was deleted: open it again to start with an empty store"
+                )
             raise damage(self.path, "is damaged")
         return position
 

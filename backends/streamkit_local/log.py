@@ -57,10 +57,10 @@ def _too_large(size: int) -> PermanentError:
 
 
 class PartitionLog:
-    """`state` is applied up to what `word` says; while `word` is what the head says, nobody has written anything else.
+    """`state` is applied up to `word`. While `word` equals the head's, no process has written more.
 
-    Writing takes the mutex, and then the lock of the file that is written to, which is the partition's among
-    processes. What others wrote is taken in under the mutex; a reader whose `word` is right needs neither.
+    Writing takes the mutex, and then the lock of the file that is written to, which is the partition's lock between
+    processes. Records of other processes are read under the mutex; a reader whose `word` is current needs neither.
     """
 
     def __init__(self, path: str, partition: bytes, timeout: float, *, readonly: bool) -> None:
@@ -82,7 +82,7 @@ class PartitionLog:
         self.wrote = False
         """Something since it was opened, so its end is to be claimed when it is closed."""
 
-    # Following what was written
+    # Following other writers
 
     def refresh(self) -> None:
         """Read the records that were written since."""
@@ -161,7 +161,7 @@ class PartitionLog:
     def _recover(self, base: int) -> None:
         if self._readonly:
             self.state, _ = recover(self.reader, self.head, readonly=True)
-            return  # only who may write it can say so for all; until then it is read anew each time
+            return  # only a writer can record it for all processes; until then it is read again each time
         if not bases_in(self.path):
             raise damage(os.path.join(self.path, log_name(0)), "is missing")
         locks = [OpenFile(os.open(self.head.path, os.O_RDWR))]
@@ -476,7 +476,7 @@ class PartitionLog:
         sync_directory(self.path)
         if not file.is_at(self.path, self._name):
             raise moved(self.path)
-        # Whoever ends in between leaves words that hold: the rows are the same before and after.
+        # A process that ends in between leaves valid words: the rows are the same before and after.
         words[BASE] = seal(base)
         words[END] = words[SYNCED] = seal(base + len(first))
         words[DIRTY] = 0
@@ -573,9 +573,10 @@ class PartitionLog:
                     self._clean()
 
     def close(self) -> None:
-        """Sync what was buffered and say in the log that it ends here: what is missing later is damage.
+        """Sync buffered records and note in the log that it ends here: a record that is missing later is damage.
 
-        Where that fails (the disk, another process that is stopped), the log is as a killed process leaves it.
+        If that fails (because of the disk, or of another process that is stopped), the log is as a killed process
+        leaves it.
         """
         if not self.wrote or self.mutex.mine:
             return

@@ -173,4 +173,4 @@ class Place:
 
     def closed(self) -> StoreClosed:
         """The error for a store that was deleted."""
-        return StoreClosed(f"the store {self.path} was deleted: open it again to start anew")
+        return StoreClosed(f"the store {self.path} was deleted: open it again to start with an empty store")

@@ -58,11 +58,11 @@ _REST: Final = struct.Struct("<IQHBx")
 _CRC: Final = struct.Struct("<I")
 
 Read = Callable[[int, int], bytes]
-"""(position, length) to bytes; fewer where there are no more."""
+"""(position, length) to bytes; fewer at the end."""
 
 
 class Found(NamedTuple):
-    """A record, whose small value has been checked. `buffer[at : at + size]` is its value, as far as it was read."""
+    """A record with a checked small value. `buffer[at : at + size]` is the read part of its value."""
 
     position: int
     kind: int
@@ -98,7 +98,7 @@ def encode(position: int, kind: int, key: bytes, value: bytes, seed: int) -> byt
 
 
 def blocks_are_right(table: bytes, first: int, data: bytes) -> bool:
-    """True if `data` is what was written as the blocks of a value from the block numbered `first` on."""
+    """True if `data` equals the written blocks of a value, from the block numbered `first` on."""
     # Readers check each byte here, so it is a plain loop.
     view, at = memoryview(data), first * _CRC.size
     for begin in range(0, len(data), BLOCK):

@@ -63,12 +63,12 @@ def follow(reader: Reader, state: State, end: int) -> None:
 
 
 def outdated(path: str, head: Head, base: int, end: int, seed: int) -> bool:
-    """True if the words are not those of the log that is there, though head and boot are right. Needs no lock.
+    """True if the words do not belong to the present log, although head and boot are right. Needs no lock.
 
-    A volume that was rolled back has the log up to the last sync, and a head that may be half a minute older: then
-    there is more behind the end than a writer can have left, which is one record, or a file that it had begun. No
-    writer has done so meanwhile, if the words stay as they are. A log that ends before that may be such a one too, of
-    which the last records were not synced; but so does one that was harmed, which has to be said.
+    A volume that was rolled back has the log up to the last sync, and a head that may be half a minute older. Then
+    there is more after the end than one writer can have left: a writer leaves at most one record, or a file that it has
+    begun. If the words stay unchanged, no writer has written it meanwhile. A log that ends early may also come from a
+    rollback, without its last, unsynced records. But a damaged log looks the same, and damage must be reported.
     """
     words = head.words
     dirty = words[DIRTY]
@@ -92,11 +92,12 @@ def _has_more(path: str, base: int, position: int, seed: int, most: int) -> bool
 
 
 def recover(reader: Reader, head: Head, *, readonly: bool) -> tuple[State, OpenFile]:
-    """The state at the end of the log; what is behind it is cut off. The lock of the store is held, or it is readonly.
+    """The state at the end of the log; bytes after the end are cut off. The lock of the store is held, or the store is
+    read-only.
 
-    After a power cut what was not synced may be torn. A copy of a store in use is what was there at some moment of the
-    copying: the head may have been copied before the log or after it, so it tells nothing; a file of a row may have
-    been made when the names had been listed already, and then the log ends before its record.
+    After a power cut, unsynced records may be torn. A copy of a store in use is from some moment of the copying. Its
+    head may have been copied before the log or after it, so it proves nothing. The file of a row may have been created
+    after the names were listed; then the log ends before its record.
     """
     path, words, copied = reader.path, head.words, not head.same_file
     published, synced = unseal(words[BASE]), unseal(words[SYNCED])

@@ -190,7 +190,7 @@ class MemoryBackend:
     def _rows(self, partition: bytes) -> Rows:
         """Return the partition's rows. A look at a store that nobody wrote to does not create it."""
         if not self._limits.remote and self._service.deleted[self._store] > self._deleted:
-            raise StoreClosed(f"the store {self._store} was deleted: open it again to start anew")
+            raise StoreClosed(f"the store {self._store} was deleted: open it again to start with an empty store")
         rows = self._service.stores.get(self._store, {}).get(partition)
         return Rows() if rows is None else rows
 

@@ -46,8 +46,8 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
     made: dict[str, File] = {}
     """The replacement of each file that held erased entries, by the path of the old file."""
     fenced = False
-    """True once the table has a version of this erasure. Then an archiver whose lease has ended cannot add what it read
-    before the erasure."""
+    """True once the table has a version of this erasure. Then an archiver whose lease has ended cannot add entries that
+    it read before the erasure."""
     for _ in range(_TRIES):
         table.forget()
         snapshot = table.snapshot()

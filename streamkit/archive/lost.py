@@ -8,7 +8,7 @@ __all__ = ["LostLog"]
 
 
 class LostLog:
-    """A view of a partition without a readable log. It has what the archive's reader needs."""
+    """A view of a partition without a readable log. It has all fields that the archive's reader needs."""
 
     def __init__(self, space: str, partition: int, settings: Settings, archived: int) -> None:
         self.space = space

@@ -258,7 +258,7 @@ class _Copy:
             if there is not None:
                 raise CorruptData(
                     f"the target's space {self._known.name!r} continues at transaction {there[0].number} of partition "
-                    f"{partition}, where what was to be restored has ended: restore into a store of its own"
+                    f"{partition}, after the end of the restored entries: restore into another store"
                 )
 
 

@@ -1,4 +1,4 @@
-"""The table's columns, and what must be installed to read or write them."""
+"""The table's columns, and the packages that read and write them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Chunks:
     """Writes records of one partition to a backup, a few MiB at a time. The numbers ascend."""
 
     def __init__(self, partition: Partition, repository: Repository, used: Sequence[Chunk] = ()) -> None:
-        """`used`: chunks that are there already, and are not to be overlapped."""
+        """`used`: existing chunks, which must not be overlapped."""
         self._firsts = [chunk.first for chunk in used]
         self.written: list[Chunk] = []
         self._partition = partition
@@ -60,7 +60,7 @@ def is_current(partition: Partition, chunk: Chunk) -> bool:
 
 def missing_from(numbers: Sequence[int], chunks: Sequence[Chunk]) -> tuple[list[int], list[Chunk]]:
     """(those of `numbers` that no chunk has, the chunks to use), both in order. A chunk is used if it has all of the
-    numbers between its first and its last one: so what is written beside it does not overlap it."""
+    numbers between its first and its last one. So new chunks do not overlap it."""
     left, used, at = list[int](), list[Chunk](), 0
     for chunk in sorted(chunks, key=lambda chunk: chunk.first):
         begin = bisect_left(numbers, chunk.first, at)

@@ -74,7 +74,7 @@ def _copy_space(store: Store, repository: Repository, space: str, number: int, p
         return None
     archived: dict[int, int] = {}
     if is_archived:
-        # After the heads: the table holds what they say, or more.
+        # After the heads: the table holds all transactions that they name, or more.
         table, archived = copy_table(store, repository, space)
         repository.put_part(number, msgspec.structs.replace(parts[0], table=table))
     return Copied(parts[0].incarnation, tuple(part.watermark for part in parts), timestamp, archived)
@@ -152,7 +152,7 @@ def _copy_rows(partition: Partition, repository: Repository, head: Head, before:
 
 
 def _reusable(partition: Partition, head: Head, before: Part | None) -> list[Chunk]:
-    """The chunks of the point before, if nothing was erased since: an erasure writes transactions anew."""
+    """The chunks of the point before, if nothing was erased since: an erasure rewrites transactions."""
     if before is None or before.head is None:
         return []
     old = decode_row(Head, HEAD, before.head)
@@ -168,7 +168,7 @@ def add_tail(partition: Partition, repository: Repository, part: Part, end: int,
     erasures: list[Erasure] = []
     used: list[Chunk] = []
     number = part.end
-    # An erasure is a later transaction than what it erases, so the tail itself tells what is gone of it.
+    # An erasure is a later transaction than the erased entries, so the tail itself names its erased entries.
     for chunk in before.chunks if before is not None else ():
         if chunk.first == number + 1 and chunk.last <= end and len(chunk.runs) == 1:
             if not is_current(partition, chunk):

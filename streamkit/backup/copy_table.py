@@ -1,7 +1,7 @@
-"""Copying the Delta table of an archived space, and writing it anew elsewhere.
+"""Copying the Delta table of an archived space, and writing it to another place.
 
 A version of a table is a list of files that never change. The copy has these files and that list, without the versions
-before. Written anew, it is a table with one version.
+before. The written table has one version.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def copy_table(store: Store, repository: Repository, space: str) -> tuple[TableC
                 for file in state.added.values()
             ]
         except Gone:
-            continue  # somebody has compacted the table
+            continue  # another process has compacted the table
         marks = dict(state.marks)
         archived = {
             int(name.removeprefix(_MARK)): mark for name, mark in marks.items() if name.removeprefix(_MARK).isdecimal()
@@ -63,7 +63,7 @@ def copy_table(store: Store, repository: Repository, space: str) -> tuple[TableC
 
 
 def _copy_file(table: Table, repository: Repository, space: str, file: Any, there: set[bytes]) -> int:
-    """Copy a file in parts, unless they are there; how many parts it has."""
+    """Copy a file in parts, unless they exist, and return the number of its parts."""
     count: int = max(1, -(-file.size // _PART))
     if all(table_key(file.path, part) in there for part in range(count)):
         return count
@@ -78,7 +78,7 @@ def _copy_file(table: Table, repository: Repository, space: str, file: Any, ther
 
 
 def write_table(store: Store, repository: Repository, space: str, copy: TableCopy) -> None:
-    """Write the copy of a table as that of `store`. Files that are there already are not written again."""
+    """Write the copy of a table as that of `store`. Existing files are not written again."""
     table = _table(store, space)
     for file in copy.files:
         path = table.path_of(file.path)

@@ -96,13 +96,14 @@ class _Backup:
                         self._copied[space] = copied
 
     def _moment(self) -> int:
-        """Now, and not before what was copied. Clocks may differ by a little; one that is wrong does not count."""
+        """The present time, and not before the copied entries. Clocks may differ by a little; a wrong clock does not
+        count."""
         now = inner(self._store).clock.now()
         ahead = [copied.timestamp for copied in self._copied.values() if copied.timestamp <= now + SKEW]
         return max([now - 1, *ahead])
 
     def _finish(self, space: str, cut: Cut) -> bool:
-        """Copy the rest of a space, up to the point. False if its copy does not fit it: then it is copied anew."""
+        """Copy the rest of a space, up to the point. False if its copy does not fit: then it is copied again."""
         copied = self._copied.get(space)
         if copied is None or copied.incarnation != cut.incarnation or len(copied.watermarks) != len(cut.ends):
             return False

@@ -1,4 +1,4 @@
-"""The point: the last transaction of each partition that belongs to one state of the whole store.
+"""The point: the last transaction of each partition in one state of the whole store.
 
 All transactions up to one timestamp are such a state, because timestamps follow cause and effect (see
 `streamkit.log.moments`). A writer whose clock is late may still add one with an earlier timestamp while the partitions

@@ -27,7 +27,8 @@ class ReadableSpaces:
         self._partitions: dict[str, list[Partition]] = {}
 
     def partitions(self, space: str) -> list[Partition]:
-        """The partitions of a space, none if it is gone. The same ones again, so that they only read what is new."""
+        """The partitions of a space, none if it was removed. They are cached, so that they read only new
+        transactions."""
         found = self._partitions.get(space)
         if found is None:
             kept = [partition.tail.bytes for partitions in self._partitions.values() for partition in partitions]
@@ -37,7 +38,7 @@ class ReadableSpaces:
         return found
 
     def forget(self, space: str) -> bool:
-        """Read a space anew: it may be another one of its name by now. True if its partitions were known."""
+        """Read a space again: it may be another one of its name by now. True if its partitions were known."""
         return self._partitions.pop(space, None) is not None
 
     def names(self) -> list[str]:

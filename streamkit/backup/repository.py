@@ -61,7 +61,7 @@ def open_repository(url: str | PathLike[str], store: UUID, progress: Progress | 
 
 
 class Repository:
-    """Points, and the copies that they name. `files` and `bytes` count what was copied."""
+    """Points, and the copies that they name. `files` and `bytes` count the copied data."""
 
     def __init__(self, client: Client, kept: Store, store: UUID, progress: Progress | None) -> None:
         self.store = store
@@ -94,7 +94,7 @@ class Repository:
         raise PermanentError(f"the backup of the store {self.store} has no point {number}; it has {numbers}")
 
     def _others(self) -> str:
-        """For the message: the stores whose backups are here."""
+        """The stores with a backup here, for an error."""
         stores: list[str] = []
         for id in self._client.stores():
             with self._client.store(id) as kept:
@@ -136,7 +136,7 @@ class Repository:
     # -- copies -------------------------------------------------------------------------------------------------
 
     def data_keys(self, space: str, partition: int) -> set[bytes]:
-        """The keys of all copies that are there of a partition."""
+        """The keys of all existing copies of a partition."""
         place = data_partition(space, partition)
         return {row.key for row in self._backend.scan(place, b"\x00", b"\xff" * 300, values=False)}
 
@@ -166,7 +166,7 @@ class Repository:
         for at in range(0, len(listed), _KEYS):
             delete_rows(self._backend, place, listed[at : at + _KEYS])
         if isinstance(self._backend, Scrubs):
-            self._backend.scrub(place)  # they may hold what was erased since
+            self._backend.scrub(place)  # they may hold entries that were erased since
 
     def _copy(self, space: str, partition: int, key: bytes) -> bytes:
         place = data_partition(space, partition)

@@ -1,7 +1,7 @@
-"""Restoring: a store as it was at a point, written into one that has nothing.
+"""Restoring: a store as it was at a point, written into an empty one.
 
-A space is there once its first partition has a head. So these heads are written last, and a store that is half restored
-reads empty. A row says which restore is under way: the same one may be called again and goes on.
+A space exists once its first partition has a head. So these heads are written last, and a half restored store reads
+empty. A row names the restore that is under way: the same call continues it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Marker(msgspec.Struct, frozen=True):
     point: int
     spaces: list[str] | None
     written: bool = False
-    """All is there; later erasures may still be missing."""
+    """All entries are restored; later erasures may still be missing."""
 
 
 def restore_backup(
@@ -116,7 +116,7 @@ class _Restore:
             if self._spaces is None or part.space in self._spaces:
                 yield part
 
-    # -- what is there ------------------------------------------------------------------------------------------
+    # -- present state ------------------------------------------------------------------------------------------
 
     def _marker(self, *, written: bool = False) -> _Marker:
         return _Marker(self._repository.store, self._point.number, self._spaces, written)
@@ -192,8 +192,8 @@ class _Restore:
             self._put(key, bytes(HEAD), _head_row(part))
 
     def _write_log(self, part: Part, settings: Settings, there: set[bytes]) -> None:
-        """The transactions that are rows of their own. Nobody has the store open: what else is there is the end of a
-        log that was deleted, or of a restore that was stopped."""
+        """The transactions that are rows of their own. No process has the store open: other rows are the end of a
+        deleted log, or of a stopped restore."""
         key = bytes(partition_key(part.space, part.partition))
         prefix = transaction_prefix(settings.incarnation)
         start, end = transaction_key(prefix, 1), transaction_key(prefix, 1 << 64)

@@ -97,7 +97,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "demo"
 def demo(url: Url = None) -> None:
     """Append the 336,776 departures from New York in 2013 to a store, then query them. Needs a checkout.
 
-    Each run starts anew, in a store of its own under the URL.
+    Each run uses a new store under the URL.
     """
     if not EXAMPLE.is_dir():
         raise MissingDependency(f"there is no {EXAMPLE}: the demo is an example. Run it in a checkout: make demo")
@@ -155,7 +155,7 @@ def _program() -> Any:
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. What it refuses is one line on standard error: the class and the message."""
+    """Run one command, and return the exit code. A refusal is one line on standard error: the class and the message."""
     _open_standard_streams()
     logger = logging.getLogger("streamkit")
     if not logger.hasHandlers():

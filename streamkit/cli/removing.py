@@ -106,7 +106,7 @@ def erase(
     else:
         print_line(
             f"{_amounts(report)} are erased: "
-            f"{report.rows:,} rows and {report.files:,} files of the archive were written anew"
+            f"{report.rows:,} rows and {report.files:,} files of the archive were rewritten"
         )
         for text in report.unreached:
             print_note(text)

@@ -111,9 +111,9 @@ class Repository(Generic[A]):
         """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet),
         or with `must_exist` AggregateNotFound.
 
-        Events that were erased are passed over, and count; after a deletion it begins anew. CorruptData for an event
-        that the class does not know; UnsupportedVersion for a later version of one; EntriesRemoved where events were
-        trimmed, or have expired, and no snapshot knows what they did.
+        Erased events are skipped, and count for the version; after a deletion the aggregate starts again. CorruptData
+        for an event that the class does not know; UnsupportedVersion for a later version of one; EntriesRemoved if
+        events were trimmed or have expired, and no snapshot includes them.
         """
         check_name(id, "segment")
         if type(must_exist) is not bool:

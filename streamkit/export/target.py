@@ -115,7 +115,7 @@ def _checked(file: BinaryIO) -> tuple[list[Space], list[str]]:
     if end is None:
         raise CorruptData(
             "the export has no end: it is cut short. Export again, or fetch the whole file (the file of an export that "
-            "was stopped ends with .part; the same export goes on from it)"
+            "was stopped ends with .part; the same export continues it)"
         )
     if [space.space for space in spaces] != names:
         raise CorruptData("the export has other spaces than its first line says: export again")

@@ -448,8 +448,7 @@ class Group:
         ]
 
     def _there(self, found: list[tuple[int, Site, T]], limit: int) -> Iterator[tuple[tuple[int, Site, T], Entry]]:
-        """Each (ticket, where it is, what it is), the oldest first, with its entry: of at most `limit` that were not
-        removed."""
+        """(ticket, place, state) and the entry, the oldest first, for at most `limit` entries that were not removed."""
         found = sorted(found, key=itemgetter(0))
         while limit > 0 and (some := found[:limit]):
             entries = self.core.source.load([site for _, site, _ in some])

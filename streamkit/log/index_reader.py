@@ -1,4 +1,4 @@
-"""The seam to the index: what the log asks of it. It is handed in where the store is composed."""
+"""The seam to the index: the questions of the log to it. The store hands it in when it is composed."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 | partition | key | row |
 |---|---|---|
 | CATALOG | INV, SPACES, space | the space's settings |
-| space, partition | INV, PARTITIONS | the head: how far log, index and archive are, and what the index consists of |
-| space, partition | INV, ARCHIVE | what of the log was removed after archiving |
+| space, partition | INV, PARTITIONS | the head: the ends of log, index and archive, and the files of the index |
+| space, partition | INV, ARCHIVE | the removed part of the log, after archiving |
 | space, the first of 64 partitions | INV, GRACE | since when what is archived of them has been so |
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
@@ -142,7 +142,7 @@ def erased_prefix(incarnation: bytes) -> bytes:
 
 
 def transaction_key(prefix: bytes, number: int) -> bytes:
-    """The key of transaction `number`; as the end of a range, up to what an unsigned 64-bit integer holds."""
+    """The key of transaction `number`; as the end of a range, up to the largest unsigned 64-bit integer."""
     return prefix + _U64.pack(number if number < _LAST else _LAST)
 
 

@@ -57,8 +57,7 @@ class Pace:
         """More than 1 while requests are throttled."""
 
     def observe(self, moves: bool = True) -> None:
-        """Note what has become known since the last call. `moves`: the log has just moved, and was not only read
-        late."""
+        """Note new transactions since the last call. `moves`: the log has just moved, and was not only read late."""
         partition, lead = self._partition, self._partition.answers.lead
         number, now = partition.number, partition.clock.monotonic()
         if number == self._number:

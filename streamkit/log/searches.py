@@ -12,7 +12,8 @@ _FIRSTS = 4096
 
 
 class Searches:
-    """Shared by all views of a partition. Each result says what it depends on; a lost one is found again."""
+    """Shared by all views of a partition. Each result names the state that it depends on; a lost one is searched for
+    again."""
 
     def __init__(self) -> None:
         self._firsts: dict[str, tuple[int, Place]] = {}

@@ -367,7 +367,7 @@ class Route:
         if known is None or state.batch is None:
             return False
         age = inner(self._store).clock.now() - state.batch.began
-        # What the space was created with, as this process may not know of a change; and no window is less than a tenth.
+        # The value at creation, because this process may not know of a change. No window is less than a tenth of it.
         return not 0 <= age < known.settings.idempotency_window * 1000 / 20
 
     def _already_there(self, state: RouteState) -> frozenset[str]:

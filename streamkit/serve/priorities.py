@@ -63,7 +63,7 @@ async def write_rules(store: AsyncStore, rules: Rules) -> None:
 
 
 class Priorities:
-    """The rules that this process knows, and when it used what they are about."""
+    """The rules that this process knows, and the times at which it used their subjects."""
 
     def __init__(self) -> None:
         self._rules: dict[UUID, Rules] = {}

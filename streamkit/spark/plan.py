@@ -209,7 +209,7 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]
 
 
 def _files(store: Store, span: Span, archived: int) -> list[File] | None:
-    """The archive's files that hold what the span has of it; None if they are damaged, as far as a look tells."""
+    """The archive's files for the archived part of the span; None if a look finds them damaged."""
     archive = inner(store).archive(span.space)
     try:
         clusters = archive.snapshot(span.partition, archived).clusters(span.partition)

@@ -101,10 +101,10 @@ def _forget(options: Options) -> None:
 
 
 def _partition(piece: Piece, options: Options) -> Partition:
-    """The partition of a piece, as it is now. PermanentError if its space is not the one that the read was planned on.
+    """The partition of a piece, refreshed. PermanentError if its space is not the one of the plan.
 
-    A client that is new takes a look at the head and at the log behind it. One that knows the partition asks for its
-    head, as what it knows outlives the store, and for the next transaction, which may have removed entries.
+    A new client reads the head and the log after it. A client that knows the partition reads its head, because the
+    store may have been deleted, and the next transaction, which may have removed entries.
     """
     for _ in range(2):
         client = _clients.get((options.url, options.archive))

@@ -242,7 +242,7 @@ class _Transactions:
         """For each store and space its place among them, and how many partitions it has."""
         self._place: tuple[UUID, str] | None = None
         self._number = self._count = 0
-        """The last one, and what is known of it: mostly there is one."""
+        """The last group, with its state: usually there is only one."""
         self._open: dict[tuple[int, int], _Open] = {}
         """By the space's place, and the partition."""
         self._bytes = 0
@@ -288,13 +288,13 @@ class _Transactions:
         return rest
 
     def _split(self, key: tuple[int, int], run: _Run) -> Iterator[_Open]:
-        """Take in what does not fit as it is. What has to be written before."""
+        """Add rows that do not fit. Return the transactions that must be written before."""
         segment, records = run.segment, run.records
         sizes = [len(record.payload) for record in records]
         begin = 0
         while begin < len(records):
             while self._open and not self._fits(self._open.get(key), segment, 1, sizes[begin]):
-                # Its own, if that is what is full; else the largest.
+                # Its own group, if that one is full; else the largest.
                 full = key if self._full(self._open.get(key), segment, 1, sizes[begin]) else self._largest()
                 self._bytes -= self._open[full].bytes
                 yield self._open.pop(full)

@@ -2,8 +2,8 @@
 
     driver = FaultyDriver(inner, Plan.at(0, Fault.LOST_ANSWER, kind="put"))
     ...                                  # use it as any driver
-    driver.faults.trace                  # what was called, what went wrong, how it ended
-    driver.faults.release()              # apply now what is still on its way
+    driver.faults.trace                  # the calls, with their faults and outcomes
+    driver.faults.release()              # apply the late writes now
 
 A FaultyDriver, with all backends that it opens, stands for one process: its calls are counted together, and after a
 Crash none of them works any more. Two processes are two FaultyDrivers around drivers of the same root. A write that is

@@ -1,4 +1,4 @@
-"""JSON Schemas of a registry's types, and whether a later registry still reads what an earlier one wrote."""
+"""JSON Schemas of a registry's types, and the check that a later registry reads the entries of an earlier one."""
 
 from __future__ import annotations
 

@@ -69,10 +69,11 @@ class TypedTransaction(Generic[W]):
 
 
 class TypedStore(Generic[W, R]):
-    """From `store.typed(registry)`. It writes objects, and reads them beside their entries. Safe to share.
+    """A store of objects, from `store.typed(registry)`. It writes objects, and reads them beside their entries. Safe to
+    share.
 
-    `unknown`: what a reader does with an entry whose type, or later version, the registry lacks. It raises UnknownType
-    or UnsupportedVersion ("raise"), passes over the entry ("skip"), or gives an `Unknown` as the value ("raw").
+    `unknown`: the treatment of an entry whose type, or later version, the registry lacks. A reader raises UnknownType
+    or UnsupportedVersion ("raise"), skips the entry ("skip"), or gets an `Unknown` as the value ("raw").
     """
 
     def __init__(self, store: Store, registry: Registry[W], unknown: Policy = "raise") -> None:

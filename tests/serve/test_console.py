@@ -296,7 +296,7 @@ def test_a_viewer_signs_in_and_out(console: Console) -> None:
     assert console.admin not in json.dumps(context.storage_state())
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("heading", name="Sign in").wait_for()
-    page.get_by_text("Sessions in other browsers go on").wait_for()
+    page.get_by_text("Sessions in other browsers stay valid").wait_for()
     context.close()
     console.check_quiet()
 
@@ -509,7 +509,7 @@ def test_dead_letters_are_redriven_and_a_group_seeks(console: Console, admin: An
     admin.get_by_role("button", name="Seek…").click()
     admin.get_by_label("End").check()
     admin.get_by_role("dialog").get_by_role("button", name="Seek").click()
-    admin.get_by_text("The group goes on from there").wait_for()
+    admin.get_by_text("The group continues from there").wait_for()
     group = console.store.find_group("orders", "billing")
     assert group is not None
     assert group.status().unread == 0

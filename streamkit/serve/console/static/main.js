@@ -1,4 +1,4 @@
-// The frame: who looks, at which store, and which screen.
+// The frame: the session, the store and the screen.
 
 import { call, get, onSignedOut, storePath } from "./api.js"
 import { link, useHash } from "./router.js"
@@ -138,10 +138,10 @@ function App() {
   }, [])
   if (!session) return html`<main class="login"><div class="card"><${Skeleton} lines=${4} /></div></main>`
   if (!session.signed_in) return html`<${Login} key=${problem} problem=${problem} said=${said} onDone=${done => { setProblem(""); setSaid(""); setSession(done) }} />`
-  return html`<${Frame} session=${session} onSignOut=${() => { setProblem(""); setSaid("This browser is signed out. Sessions in other browsers go on until they expire or the key is revoked."); setSession({ signed_in: false }) }} />`
+  return html`<${Frame} session=${session} onSignOut=${() => { setProblem(""); setSaid("This browser is signed out. Sessions in other browsers stay valid until they expire or the key is revoked."); setSession({ signed_in: false }) }} />`
 }
 
-/** Who looks; with the one-time code of a link, who it stands for. */
+/** The session of this browser; with the one-time code of a link, the session that it stands for. */
 async function begin() {
   const code = /^#code=([A-Za-z0-9_-]+)$/.exec(location.hash)
   if (!code) return get("console/session")

@@ -76,7 +76,7 @@ export class Reading {
   _after(page, where, kind) {
     const first = page.entries[0]
     if (where === "first" && kind === "beginning" && this.segment !== null && first && !isGap(first) && first.sequence > 1) {
-      // A read from the beginning begins at the first entry that is left, and tells nothing of those before it.
+      // A read from the beginning begins at the first remaining entry, and reports no gap before it.
       this.items.push({ gap: { segment: this.segment, first_sequence: 1, last_sequence: first.sequence - 1, reason: "removed" } })
     }
     this._append(page.entries)
@@ -131,7 +131,7 @@ export class Reading {
     }
   }
 
-  /** Loads what is before the first entry. */
+  /** Loads the page before the first entry. */
   loadEarlier(limit = PAGE) {
     if (!this.earlier || this.loading) return undefined
     const query = { limit, reverse: true }
@@ -145,7 +145,7 @@ export class Reading {
     return this._load("before", query)
   }
 
-  /** Loads what is after the last entry. */
+  /** Loads the page after the last entry. */
   loadLater(limit = PAGE) {
     if (!this.later || this.loading || this.live || this.next === null) return undefined
     return this._load("after", this.segment !== null ? { limit, after: this.next } : { limit, offset: this.next })
@@ -153,7 +153,7 @@ export class Reading {
 
   // -- live ------------------------------------------------------------------------------------------------------
 
-  /** Follows the end. What was not loaded between is left out, and the list begins anew if so. */
+  /** Follows the end. If entries in between were not loaded, the list starts again without them. */
   follow() {
     if (this.live) return
     this.live = true

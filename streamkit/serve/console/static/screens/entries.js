@@ -77,7 +77,7 @@ function Detail({ store, space, item, inSegment, onClose }) {
   const place = useRef(null)
   if (isGap(item)) {
     return html`<aside class="detail" aria-label="The chosen gap"><header><h2>Gap</h2><${Button} kind="ghost square" icon="close" label="Close" onClick=${onClose} /></header><div class="inside">
-      <div class="note warn">${gapText(item)}</div><p class="sub">These entries existed and can no longer be read. Readers are told of the gap in its place.</p></div></aside>`
+      <div class="note warn">${gapText(item)}</div><p class="sub">These entries existed and can no longer be read. Readers get the gap in its place.</p></div></aside>`
   }
   const raw = item.json !== undefined ? JSON.stringify(item.json, null, 2) : item.text ?? item.base64 ?? ""
   const metadata = Object.entries(item.metadata || {})
@@ -111,7 +111,7 @@ function Append({ store, space, segment, onClose }) {
   return html`<${Dialog} title="Append an entry" onClose=${onClose}><form onSubmit=${submit} style=${{ padding: 0 }}>
     <${Field} label="Segment"><input class="in" required value=${name} onInput=${event => setName(event.target.value)} /><//>
     <${Field} label="Payload" hint="JSON; anything else is stored as text"><textarea class="in" rows="6" value=${text} onInput=${event => setText(event.target.value)}></textarea><//>
-    <${Field} label="Expected last sequence" hint="Optional. The write is refused if somebody was faster."><input class="in" inputmode="numeric" pattern="[0-9]*" value=${expected} onInput=${event => setExpected(event.target.value)} /><//>
+    <${Field} label="Expected last sequence" hint="Optional. The write is refused if another writer was faster."><input class="in" inputmode="numeric" pattern="[0-9]*" value=${expected} onInput=${event => setExpected(event.target.value)} /><//>
     ${error && html`<div class="note bad" role="alert">${error}</div>`}
     <div class="tools"><${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" type="submit">Append<//></div></form><//>`
 }

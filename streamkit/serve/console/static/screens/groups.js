@@ -1,4 +1,4 @@
-// Groups and queues: lag, who has what, dead letters, redrive and seek.
+// Groups and queues: lag, consumers and their entries, dead letters, redrive and seek.
 
 import { call, enc, get, spacePath, storePath } from "../api.js"
 import { ago, binarySize, duration, fine, number, plural, short, time, verb } from "../format.js"
@@ -70,11 +70,11 @@ function Seek({ base, onClose }) {
     event.preventDefault()
     try {
       await call("POST", `${base}/seek`, { body: { to: to === "offset" ? offset.trim() : to } })
-      toast("The group goes on from there")
+      toast("The group continues from there")
       onClose(true)
     } catch (refusal) { setError(refusal.message) }
   }
-  return html`<${Dialog} title="Seek" onClose=${() => onClose(false)}><form onSubmit=${submit} style=${{ padding: 0 }}><p>Consumers go on from the chosen place. From an earlier one, entries are delivered again.</p>
+  return html`<${Dialog} title="Seek" onClose=${() => onClose(false)}><form onSubmit=${submit} style=${{ padding: 0 }}><p>Consumers continue from the chosen place. From an earlier one, entries are delivered again.</p>
     <div class="checks" role="radiogroup" aria-label="Place">${[["beginning", "Beginning"], ["end", "End"], ["offset", "An offset"]].map(([id, name]) => html`<label><input type="radio" name="to" checked=${to === id} onChange=${() => setTo(id)} />${name}</label>`)}</div>
     ${to === "offset" && html`<${Field} label="Offset"><input class="in mono" required pattern="[0-9a-f]+" value=${offset} onInput=${event => setOffset(event.target.value)} /><//>`}
     ${error && html`<div class="note bad" role="alert">${error}</div>`}

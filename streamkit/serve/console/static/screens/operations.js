@@ -5,7 +5,7 @@ import { ago, duration, number, time } from "../format.js"
 import { Badge, Button, Dialog, Empty, Field, Loaded, Page, Session, attempt, can, html, seesAll, useContext, useLoad, useState } from "../ui.js"
 
 const KINDS = {
-  maintain: "Maintain: remove what has expired, and bring the index forward",
+  maintain: "Maintain: remove expired entries, and bring the index forward",
   verify: "Verify: check every byte",
   archive: "Archive: move old entries to tables",
   compact: "Compact: fewer, larger files in the archive",

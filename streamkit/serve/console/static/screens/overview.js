@@ -101,7 +101,7 @@ export function SpaceTable({ store, limit = 100 }) {
         ${next && html`<footer><${Button} kind="small" onClick=${more}>Show more<//></footer>`}`}<//></div>`
 }
 
-/** A line for what waits for somebody: paused routes and views, and dead letters in queues. */
+/** A line for each part that needs a person: paused routes and views, and dead letters in queues. */
 function Troubles({ store }) {
   const found = useLoad(async signal => {
     const [{ routes }, { views }, { groups }] = await Promise.all(["routes", "views", "queues"].map(kind => get(`${storePath(store)}/${kind}`, kind === "queues" ? { limit: 50 } : {}, signal)))

@@ -4,7 +4,7 @@ import { call, spacePath } from "../api.js"
 import { bytes, number, plural } from "../format.js"
 import { Button, Dialog, Field, html, toast, useState } from "../ui.js"
 
-const BOUNDS = [["keep_entries", "Keep the last entries", "number"], ["max_age", "Keep what is younger than, in seconds", "number"], ["keep_bytes", "Keep the last bytes", "number"], ["before", "Remove what is before", "text"]]
+const BOUNDS = [["keep_entries", "Keep the last entries", "number"], ["max_age", "Keep entries younger than, in seconds", "number"], ["keep_bytes", "Keep the last bytes", "number"], ["before", "Remove entries before", "text"]]
 
 export function Remove({ store, space, query }) {
   const [kind, setKind] = useState(query.get("kind") || "trim")

@@ -23,12 +23,12 @@ function Route({ store, route, onChange }) {
   const id = store === "_" ? session.store : store
   const [skips, setSkips] = useState(false)
   const control = async (action, skip = false) => {
-    await attempt(() => call("POST", `${storePath(store)}/routes/${enc(route.name)}`, { body: { action, skip } }), action === "pause" ? "The route is paused" : "The route goes on as soon as its program looks")
+    await attempt(() => call("POST", `${storePath(store)}/routes/${enc(route.name)}`, { body: { action, skip } }), action === "pause" ? "The route is paused" : "The route continues as soon as its program looks")
     setSkips(false)
     onChange()
   }
   const failed = route.error
-  const last = useRef(null) // /v1 tells an error only while the route is paused
+  const last = useRef(null) // /v1 returns an error only while the route is paused
   if (failed) last.current = failed
   return html`<section class="card" aria-label=${`Route ${route.name}`}><header><h2>${route.name}</h2><${Badge} kind=${KINDS[route.state]} dot>${route.state}<//><span class="grow"></span>
       ${route.state === "paused" ? html`<${Button} kind="small primary" needs="admin" icon="play" onClick=${() => control("resume")}>Resume<//>${failed && failed.sequence > 0 && html`<${Button} kind="small" needs="admin" onClick=${() => setSkips(true)}>Skip the entry…<//>`}` : html`<${Button} kind="small" needs="admin" onClick=${() => control("pause")}>Pause<//>`}</header>

@@ -49,7 +49,7 @@ function View({ store, name }) {
   const lag = useLags(store, found.data ? [found.data] : [])
   return html`<${Page} title=${name} crumbs=${[["Views", link(store, "views")]]} badge=${found.data && state(found.data)}>
     <${Loaded} of=${found}>${view => html`<dl class="tiles"><${Tile} name="Entries applied" value=${number(view.entries)} /><${Tile} name="Behind" value=${lag(view)} /><${Tile} name="Up to" value=${ago(view.timestamp)} more=${time(view.timestamp)} /><${Tile} name="Size" value=${bytes(view.bytes)} /><${Tile} name="Version" value=${number(view.version)} more=${plural(view.published, "published copy", "published copies")} /></dl>
-      ${view.error && html`<div class="note bad"><strong>The view is paused. Its function raised:</strong><code>${view.error}</code><span>Fix the program and run it again; view.resume() goes on from this entry.</span></div>`}
+      ${view.error && html`<div class="note bad"><strong>The view is paused. Its function raised:</strong><code>${view.error}</code><span>Fix the program and run it again; view.resume() continues from this entry.</span></div>`}
       ${view.here ? html`<${Sql} path=${path} />` : html`<div class="note">The view is published, and has no database on this machine, so it cannot be queried here.</div>`}`}<//><//>`
 }
 
