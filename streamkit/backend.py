@@ -165,7 +165,7 @@ class Backend(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Constant, and known without I/O."""
+        """The limits of the service. They are constant, and known without I/O."""
         ...
 
     @property

@@ -143,7 +143,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Client:
-    """From `connect`. Safe to share between threads; `with` closes it and its stores."""
+    """A client of the stores under one URL, from `connect`. Safe to share between threads; `with` closes it and its
+    stores."""
 
     def __init__(
         self,

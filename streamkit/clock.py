@@ -13,11 +13,11 @@ class Clock(Protocol):
     """A source of time that a program or a test may inject. `ManualClock` is one for tests."""
 
     def now(self) -> int:
-        """Wall time in milliseconds since the epoch, UTC."""
+        """Return the wall time in milliseconds since the epoch, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, condition: threading.Condition, seconds: float) -> bool:
-        """condition.wait(seconds), with this clock's seconds; the caller holds the condition."""
+        """Return condition.wait(seconds), with this clock's seconds; the caller holds the condition."""
         ...
 
 

@@ -97,7 +97,7 @@ class EventStore:
     def read_to(
         self, head: int, query: Sequence[QueryItem] = (), *, after: int = 0, limit: int = 0
     ) -> Iterator[SequencedEvent]:
-        """Like `read`, up to the position `head`."""
+        """Read matching events like `read`, up to the position `head`."""
         found = 0
         if after >= head:
             return

@@ -89,7 +89,7 @@ def diagnose(store: Store) -> Diagnosis:
 
 
 def probe(store: Store) -> Probe:
-    """Make the observations: a few requests for each space."""
+    """Measure the store, with a few requests for each space, and return the observations."""
     shared = inner(store)
     policy = policy_of(shared.backend.limits)
     names = [name for name in shared.space_names() if not isinstance(name, InternalName)]

@@ -113,7 +113,7 @@ class LeaseLost(PermanentError):
 
 
 class InvalidName(PermanentError, ValueError):
-    """Not a legal space or segment name."""
+    """A name of a space or segment is not allowed."""
 
 
 class InvalidOffset(PermanentError, ValueError):

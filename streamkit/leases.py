@@ -148,7 +148,7 @@ class Lease:
         return self._grant.token
 
     def remaining(self) -> float:
-        """Seconds for which it is still held for sure, if no renewal succeeds any more; 0 if it is lost."""
+        """Return the seconds for which the lease is certainly held without another renewal; 0 if it is lost."""
         if self.lost.is_set() or self._grant is None:
             return 0.0
         # The monotonic clock may stand still while a function is frozen; the wall clock may be set back.

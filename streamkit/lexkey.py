@@ -75,7 +75,8 @@ class LexKey(bytes):
 
     @classmethod
     def encode(cls, *parts: Part) -> LexKey:
-        """Parts joined by one 0x00. TypeError for another type, ValueError for a value that does not fit."""
+        """Return the parts, encoded and joined by one 0x00. TypeError for another type, ValueError for a value that
+        does not fit."""
         return cls(b"\x00".join(map(_encode, parts)))
 
     @classmethod
@@ -85,7 +86,7 @@ class LexKey(bytes):
 
     @classmethod
     def encode_last(cls, *parts: Part) -> LexKey:
-        """encode(*parts) followed by 0xff."""
+        """Return encode(*parts) followed by 0xff."""
         return cls(cls.encode(*parts) + b"\xff")
 
     @classmethod
@@ -94,7 +95,7 @@ class LexKey(bytes):
         return cls(bytes.fromhex(text))
 
     def children(self) -> tuple[LexKey, LexKey]:
-        """(start, end): exactly the keys below this one are in start <= key < end.
+        """Return (start, end): exactly the keys below this one are in start <= key < end.
 
         The end is 0x01, not 0xff: up to 0xff there are also the keys of longer names, `order-42` under `order-4`.
         """

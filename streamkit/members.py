@@ -58,7 +58,7 @@ class _Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Members:
-    """From `store.members(group)`. A group needs no making.
+    """The members of a group, from `store.members(group)`. A group need not be created.
 
     The log has the names of those that joined. Each member's lease says whether it is still there: it is renewed in the
     background, and ends `ttl` seconds after the last renewal by the service's clock.
@@ -102,7 +102,7 @@ class Members:
         return Membership(self, name, found, lease)
 
     def enter(self, name: str, metadata: Mapping[str, str] | None = None, ttl: float = 15.0) -> LeaseGrant:
-        """Be there as `name` for `ttl` seconds (1 to 3600), without a thread that renews.
+        """Join as `name` for `ttl` seconds (1 to 3600), without a thread that renews.
 
         The grant renews it (`store.renew_lease`) and ends it (`exit`), in any process. Errors as `join`.
         """
@@ -124,7 +124,8 @@ class Members:
         return grant
 
     def exit(self, name: str, grant: LeaseGrant) -> None:
-        """Be gone at once, by the grant of `enter`. Again is fine. ValueError if the grant is of another member."""
+        """Leave at once, with the grant of `enter`. A second call does nothing. ValueError if the grant is of another
+        member."""
         self.check_grant(name, grant)
         with suppress(Fenced, LeaseLost):  # the name may be another's by now
             self._store.renew_lease(grant)
@@ -246,7 +247,8 @@ def _checked(metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class Membership:
-    """From `join`. `lost` is set when the lease has ended for want of renewals: others may take it for gone."""
+    """A membership, from `join`. `lost` is set when the lease has ended without a renewal: others may see it as
+    gone."""
 
     def __init__(self, members: Members, name: str, metadata: Mapping[str, str], lease: Lease) -> None:
         self.name = name
@@ -257,7 +259,7 @@ class Membership:
         self._left = False
 
     def leave(self) -> None:
-        """Be gone at once. Again is fine."""
+        """Leave at once. A second call does nothing."""
         if self._left:
             return
         self._left = True

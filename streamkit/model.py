@@ -178,7 +178,8 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
-    """First and last entry of a segment; all 0 for one that is empty. `trx` is what wrote the last, if it is known."""
+    """The first and the last entry of a segment; all 0 for an empty segment. `trx`: the transaction of the last, if
+    known."""
 
     space: str
     segment: str

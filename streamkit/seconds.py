@@ -13,7 +13,8 @@ _MOST = 1e15
 
 
 def check_seconds(name: str, value: Any, *, positive: bool = False, endless: bool = False) -> float:
-    """`value` as a float: from 0, or above it if `positive`; infinity only if `endless`. TypeError or ValueError."""
+    """Return `value` as a float: from 0, or above 0 if `positive`; infinity only if `endless`. TypeError or
+    ValueError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
     try:

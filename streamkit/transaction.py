@@ -136,7 +136,8 @@ class Draft:
 
 
 class Transaction:
-    """Several segments, all or nothing. Committed at the end of its `with` block, dropped if that raises.
+    """A transaction over several segments, all or nothing. The end of its `with` block commits it, unless the block
+    raises.
 
     ResourceWarning if it is dropped without one.
     """
@@ -147,7 +148,7 @@ class Transaction:
 
     @property
     def statuses(self) -> dict[str, SegmentStatus]:
-        """After the commit: each segment's status."""
+        """The status of each segment, after the commit."""
         return self._draft.statuses
 
     @property
@@ -157,7 +158,8 @@ class Transaction:
 
     @property
     def replayed(self) -> bool:
-        """After the commit: whether its idempotency key was used before, so that this is the first result again."""
+        """True if the idempotency key was used before, so that this is the first result again; known after the
+        commit."""
         return self._draft.replayed
 
     def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:

@@ -37,7 +37,7 @@ class TranscriptStore:
             await self._store.produce(_space(key), _transcript(key), [Record(_encode(entry)) for entry in entries])
 
     async def load(self, key: Mapping[str, str]) -> list[dict[str, Any]] | None:
-        """All lines of a transcript, each `uuid` once; None if there is none."""
+        """Return all lines of a transcript, each `uuid` once; None if there is none."""
         lines: list[dict[str, Any]] = []
         seen: set[str] = set()
         found = False

@@ -50,7 +50,8 @@ def connect(
 
 
 class AsyncClient:
-    """From `streamkit.aio.connect`. Belongs to one event loop; `async with` closes it and its stores."""
+    """A client for asyncio, from `streamkit.aio.connect`. Belongs to one event loop; `async with` closes it and its
+    stores."""
 
     def __init__(self, sync: client.Client, threads: Threads) -> None:
         self._sync = sync

@@ -78,7 +78,8 @@ class _Client:
 
 
 class AsyncView(_Client):
-    """From `await store.view(…)`: `await view.catch_up()`, `await view.wait_for(offset)`, `await view.get(key)`."""
+    """A view, from `await store.view(…)`: `await view.catch_up()`, `await view.wait_for(offset)`, `await
+    view.get(key)`."""
 
     sync: OpenView
 
@@ -89,11 +90,12 @@ class AsyncView(_Client):
 
 
 class AsyncRoute(_Client):
-    """From `await store.route(…)`: `await route.catch_up()`, `await route.status()`."""
+    """A route, from `await store.route(…)`: `await route.catch_up()`, `await route.status()`."""
 
 
 class AsyncRouteControl:
-    """From `await store.find_route(name)`: `await control.status()`, `.pause()`, `.resume()`, `.delete()`."""
+    """The control of a route, from `await store.find_route(name)`: `await control.status()`, `.pause()`, `.resume()`,
+    `.delete()`."""
 
     def __init__(self, sync: RouteControl, calls: Calls) -> None:
         self.name = sync.name
@@ -118,7 +120,7 @@ class AsyncRouteControl:
 
 
 class AsyncMembers:
-    """From `store.members(group)`."""
+    """The members of a group, from `store.members(group)`."""
 
     def __init__(self, sync: Members, calls: Calls) -> None:
         self.group = sync.group
@@ -157,7 +159,7 @@ class AsyncMembers:
 
 
 class AsyncMembership:
-    """From `join`: `async with`, or `await leave()`."""
+    """A membership, from `join`: `async with`, or `await leave()`."""
 
     def __init__(self, sync: Membership, calls: Calls) -> None:
         self.name = sync.name

@@ -106,7 +106,7 @@ def _give_back(looking: Future[list[Delivery]], give_back: Callable[[list[Delive
 
 
 class AsyncConsumer(_Twin[Consumer]):
-    """From `group.consumer(name)`, to be used with `async with`. See `streamkit.groups.Consumer`."""
+    """A consumer, from `group.consumer(name)`, to be used with `async with`. See `streamkit.groups.Consumer`."""
 
     @property
     def name(self) -> str:
@@ -155,7 +155,7 @@ class AsyncConsumer(_Twin[Consumer]):
 
 
 class AsyncGroup(_Twin[Group]):
-    """From `await store.group(space, name, …)`. See `streamkit.groups.Group`."""
+    """A group, from `await store.group(space, name, …)`. See `streamkit.groups.Group`."""
 
     @property
     def space(self) -> str:
@@ -270,7 +270,7 @@ class AsyncGroup(_Twin[Group]):
 
 
 class AsyncQueue(_Twin[Queue]):
-    """From `await store.queue(name, …)`. See `streamkit.groups.Queue`."""
+    """A queue, from `await store.queue(name, …)`. See `streamkit.groups.Queue`."""
 
     def __init__(self, sync: Queue, calls: Calls) -> None:
         super().__init__(sync, calls)

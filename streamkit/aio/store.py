@@ -195,7 +195,7 @@ class AsyncStore:
     release_lease = awaited(Store.release_lease)
 
     async def with_lease(self, key: str, fn: Callable[[AsyncLease], Awaitable[_T] | _T], ttl: float = 30.0) -> _T:
-        """await fn(lease) while the lease is held, and its result; `fn` may be an async function or a plain one.
+        """Call fn(lease) while the lease is held, and return its result; `fn` may be an async function or a plain one.
 
         LeaseNotAcquired at once if it is held by someone else.
         """
@@ -344,7 +344,7 @@ class AsyncStore:
     @overload
     def typed(self, registry: Registry[_T], *, unknown: Literal["raw"]) -> AsyncTypedStore[_T, _T | Unknown]: ...
     def typed(self, registry: Any, *, unknown: Literal["raise", "skip", "raw"] = "raise") -> Any:
-        """This store for objects of the registry's classes. See Store.typed."""
+        """Return this store for objects of the registry's classes. See Store.typed."""
         from ..types.aio import AsyncTypedStore
 
         self.calls.check()

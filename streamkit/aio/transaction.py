@@ -48,7 +48,8 @@ class _Added:
 
 
 class AsyncTransaction:
-    """Several segments, all or nothing. Committed at the end of its `async with` block, dropped if that raises."""
+    """A transaction over several segments, all or nothing. The end of its `async with` block commits it, unless it
+    raises."""
 
     def __init__(self, store: AsyncStore, draft: Draft) -> None:
         self.space = draft.space
@@ -71,7 +72,8 @@ class AsyncTransaction:
 
     @property
     def replayed(self) -> bool:
-        """After the commit: whether its idempotency key was used before, so that this is the first result again."""
+        """True if the idempotency key was used before, so that this is the first result again; known after the
+        commit."""
         return self._draft.replayed
 
     def produce(

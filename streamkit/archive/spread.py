@@ -124,8 +124,8 @@ def _write_files_of(store: Store, work: Work) -> Wrote:
 
 
 class Processes:
-    """So many processes of this machine write the files of an archive run, or of a compaction. Each opens the store at
-    `url`."""
+    """Several processes of this machine that write the files of an archive run, or of a compaction. Each opens the
+    store at `url`."""
 
     def __init__(self, url: str, count: int, *, archive: str | None = None) -> None:
         if type(count) is not int:

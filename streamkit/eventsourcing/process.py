@@ -171,7 +171,7 @@ class ProcessManager:
 
     @property
     def group(self) -> Group:
-        """Made by the first use. GroupExists if it has other settings."""
+        """The group of the manager. The first use opens it: GroupExists if it has other settings."""
         if self._group is None:
             self._group = self.store.group(self.source.space, self.name, start=self._start, **self._settings)
         return self._group

@@ -113,7 +113,7 @@ class Consumer:
 
     @property
     def news(self) -> Notifier:
-        """Tells that this process knows more."""
+        """The notifier of new transactions in this process."""
         return self._core.shared.news
 
     @property
@@ -189,7 +189,7 @@ class Consumer:
         return self._acknowledged(left) if auto_ack else left
 
     def _acknowledged(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those of them that were still this consumer's, and are acknowledged now."""
+        """The deliveries that were still this consumer's, and are acknowledged now."""
         found: list[Delivery] = []
         for lane, some in _by_lane(deliveries).items():
 
@@ -211,7 +211,7 @@ class Consumer:
             yield from self.receive(1, wait=60.0)
 
     def seen(self) -> tuple[int, ...]:
-        """Differs once this process knows more of the source, or of the group."""
+        """Return a value that changes once this process knows more of the source, or of the group."""
         numbers = self._core.shared.numbers
         return (*numbers(self._core.space), *numbers(self._core.internal))
 
@@ -228,7 +228,7 @@ class Consumer:
                 news.waiting -= 1
 
     def until_change(self) -> float:
-        """Seconds until something may be delivered that may not be now."""
+        """Return the seconds until an entry may be delivered that cannot be delivered now."""
         rest = 3600.0
         for lane in self._core.opened():
             chain = lane.chain
@@ -471,7 +471,7 @@ class Consumer:
         return dead
 
     def reject(self, delivery: Delivery, reason: str = "rejected") -> None:
-        """It cannot be done: it is a dead letter at once. DeliveryLost as for `ack`."""
+        """Make the entry a dead letter at once, because it cannot be handled. DeliveryLost as for `ack`."""
         if not isinstance(reason, str):
             raise TypeError(f"reason is str, not {type(reason).__name__}")
         self._is_live(delivery)
@@ -490,7 +490,8 @@ class Consumer:
         self._settled(delivery, self._core.settle(delivery, decide))
 
     def extend(self, delivery: Delivery, seconds: float) -> Delivery:
-        """Its deadline is `seconds` from now. Returns the delivery with it; the one before may be used as well.
+        """Set the deadline to `seconds` from now, and return the delivery with it. The earlier object may be used as
+        well.
 
         DeliveryLost as for `ack`.
         """
@@ -528,7 +529,7 @@ class Consumer:
         return _key(delivery) in self._held
 
     def flush(self) -> None:
-        """Returns when all that was acknowledged is written."""
+        """Write all acknowledgements, and return when they are durable."""
         self._core.flush()
 
     # -- the end ------------------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def _feeds(store: Store, space: str) -> Iterator[tuple[InternalName, FeedState]]
 
 
 class Group:
-    """From `store.group(space, name, …)`. Safe to share between threads."""
+    """A consumer group of a space, from `store.group(space, name, …)`. Safe to share between threads."""
 
     def __init__(self, store: Store, space: str, name: str, internal: InternalName, core: Core) -> None:
         self.space = space
@@ -300,7 +300,7 @@ class Group:
 
     @property
     def reception(self) -> Reception:
-        """Receives for `receive`; all handles of the group in this process share it."""
+        """The receiver behind `receive`; all handles of the group in this process share it."""
         core = self.core
         core.check()
         if core.reception is None:
@@ -489,7 +489,8 @@ class Group:
         return settle(self.core, list(settlements))
 
     def still_pending(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Those of `deliveries` that are neither settled nor past their deadline, in any process. Asks the storage."""
+        """Return those of `deliveries` that are neither settled nor past their deadline, in any process. Asks the
+        storage."""
         found: list[Delivery] = []
         caught_up: set[int] = set()
         for delivery in deliveries:

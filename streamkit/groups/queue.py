@@ -70,7 +70,7 @@ def find_queue(store: Store, name: str) -> Queue | None:
 
 
 class Queue:
-    """From `store.queue(name, …)`. Safe to share between threads."""
+    """A queue of jobs, from `store.queue(name, …)`. Safe to share between threads."""
 
     def __init__(self, store: Store, group: Group) -> None:
         self.name = group.space
@@ -159,7 +159,7 @@ class Queue:
         return self.group.dead_letters(limit)
 
     def redrive(self, deliveries: Iterable[DeadLetter | str] | None = None) -> int:
-        """Deliver dead letters again, all of them by default; their number. See `Group.redrive`."""
+        """Deliver dead letters again, all of them by default, and return their number. See `Group.redrive`."""
         return self.group.redrive(deliveries)
 
     def __repr__(self) -> str:

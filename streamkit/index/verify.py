@@ -169,7 +169,7 @@ def is_lost(backend: Backend, space: str) -> bool:
 
 
 def examine(partition: Partition, progress: Progress | None = None) -> LogWalk:
-    """Walk a partition's log and archive, and hold its index against them.
+    """Walk a partition's log and archive, and compare its index with them.
 
     An archiver may remove the next transactions meanwhile: then the walk is repeated.
     """

@@ -483,8 +483,8 @@ class Committer:
             lost += 1
             if lost > _LOSSES:
                 raise Unavailable(
-                    f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met others' "
-                    "writes; spread the writers over more partitions, or try again"
+                    f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met writes "
+                    f"of other processes; spread the writers over more partitions, or try again"
                 )
             if inbox is None:
                 partition.refresh(_segments(requests))

@@ -11,7 +11,8 @@ __all__ = ["RouteControl", "find_route"]
 
 
 class RouteControl:
-    """From `store.find_route(name)`: looks at a route, pauses and resumes it. It copies nothing."""
+    """The control of a route, from `store.find_route(name)`: it looks at a route, pauses and resumes it. It copies
+    nothing."""
 
     def __init__(self, route: Route) -> None:
         self.name = route.name

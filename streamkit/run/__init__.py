@@ -1,4 +1,4 @@
-"""Work that runs all the time: rounds of views and routes, and programs that are made of them."""
+"""Programs: views, routes, process managers and workers that run all the time."""
 
 from __future__ import annotations
 

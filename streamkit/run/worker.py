@@ -72,7 +72,7 @@ class Worker:
         return self._group.run(self._handler, None, self._concurrency, self._batch, **options)
 
     def run(self, stop: Any = None, *, seconds: float | None = None) -> None:
-        """Until `stop` is set, or `seconds` are over."""
+        """Handle entries until `stop` is set, or `seconds` are over."""
         self._group.run(self._handler, None, self._concurrency, self._batch, seconds=seconds, stop=stop)
 
     def status(self) -> Any:

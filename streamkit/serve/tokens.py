@@ -27,7 +27,7 @@ _STORE = "streamkit::"
 
 
 class Tokens:
-    """Verifies tokens by a shared secret, or by the keys at a JWKS URL. Exactly one of them is given.
+    """A verifier of tokens, by a shared secret or by the keys at a JWKS URL. Give exactly one of them.
 
     `audience`, `issuer`: the required claims `aud` and `iss`; None: any. `clock`: the clock for the age of the URL's
     keys.

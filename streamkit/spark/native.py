@@ -193,7 +193,7 @@ def _groups(cold: list[Piece]) -> list[list[Piece]]:
 
 
 def _place(piece: Piece) -> tuple[Any, ...]:
-    """Its file. Pieces of several partitions may have the same."""
+    """The path of a piece's file. Pieces of several partitions may share a file."""
     return piece.store, piece.space, piece.file and piece.file.path
 
 

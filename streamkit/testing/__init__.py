@@ -1,4 +1,4 @@
-"""For authors of backends, and for tests of programs that use streamkit."""
+"""The testing kit: for authors of backends, and for tests of programs that use streamkit."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ __all__ = ["BackendConformance", "Report", "Result", "run_conformance"]
 
 
 class BackendConformance(Writing, Logs, Reading, Scanning, Racing, Leasing, Storing):
-    """All checks. Override `make_driver`; and `clock` and `sleep` if leases are judged by an injected clock."""
+    """All checks of the conformance suite. Override `make_driver`; and `clock` and `sleep` if an injected clock ends
+    leases."""
 
     skip: ClassVar[Mapping[str, str]] = {}
     """Checks to skip, with the reason, because the service under test (an emulator, for example) is known to fail

@@ -24,7 +24,7 @@ class ManualClock:
         return f"ManualClock({self._now})"
 
     def now(self) -> int:
-        """Milliseconds since the epoch; `start` seconds after it at first."""
+        """Return milliseconds since the epoch; at first, `start` seconds after it."""
         return int(self._now * 1000)
 
     def monotonic(self) -> float:

@@ -146,7 +146,7 @@ class Plan:
         rows: int = 0,
         seed: int = 0,
     ) -> Plan:
-        """One fault: see `At`."""
+        """Return a plan with one fault: see `At`."""
         return cls((At(call, fault, kind, times, delay, rows),), seed)
 
     @classmethod

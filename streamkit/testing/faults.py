@@ -194,7 +194,7 @@ class FaultyBackend:
         self.faults.perform(turn, lambda: self.inner.release(grant))
 
     def close(self) -> None:
-        """Closes `inner`, as soon as nothing is on its way; a process that has stopped closes nothing."""
+        """Close `inner` as soon as all late writes have arrived; a process that has stopped closes nothing."""
         if not self._closed:
             self._closed = True
             self.faults.close(self.inner.close)
@@ -232,5 +232,5 @@ class FaultyDriver:
         self.faults.perform(turn, lambda: self.inner.delete(store, keep))
 
     def close(self) -> None:
-        """Closes `inner`, as soon as nothing is on its way; a process that has stopped closes nothing."""
+        """Close `inner` as soon as all late writes have arrived; a process that has stopped closes nothing."""
         self.faults.close(self.inner.close)

@@ -75,7 +75,7 @@ class Injector:
 
     @property
     def trace(self) -> tuple[Call, ...]:
-        """All calls so far, in the order in which they began. One that is under way counts as ok."""
+        """All calls so far, in the order in which they began. A running call counts as ok."""
         with self._lock:
             return tuple(self._trace)
 
@@ -124,7 +124,7 @@ class Injector:
             return Turn(len(self._trace) - 1, at, lambda: self.plan.dice(number, kind))
 
     def end(self, turn: Turn, outcome: str, fault: Fault | None) -> None:
-        """`fault`: the one that took effect."""
+        """Record the outcome of a turn. `fault`: the one that took effect."""
         with self._lock:
             self._trace[turn.slot] = self._trace[turn.slot]._replace(outcome=outcome, fault=fault)
 

@@ -70,7 +70,7 @@ class AsyncTypedTransaction(Generic[W]):
 
 
 class AsyncTypedStore(Generic[W, R]):
-    """From `store.typed(registry)` of `streamkit.aio`: see `TypedStore`."""
+    """A store of objects for asyncio, from `store.typed(registry)` of `streamkit.aio`: see `TypedStore`."""
 
     def __init__(self, store: AsyncStore, registry: Registry[W], unknown: Policy = "raise") -> None:
         if not isinstance(registry, Registry):

@@ -77,7 +77,7 @@ class AsyncTypedConsumer(Generic[R]):
 
 
 class AsyncTypedGroup(Generic[R]):
-    """From `await typed.group(space, name)`. `group` has the other methods."""
+    """A group of objects, from `await typed.group(space, name)`. `group` has the other methods."""
 
     def __init__(self, group: AsyncGroup, registry: Registry[Any], policy: Policy) -> None:
         self.group = group
@@ -111,7 +111,7 @@ class AsyncTypedGroup(Generic[R]):
 
 
 class AsyncTypedQueue(AsyncTypedGroup[R], Generic[W, R]):
-    """From `await typed.queue(name)`. `queue` has the other methods."""
+    """A queue of objects, from `await typed.queue(name)`. `queue` has the other methods."""
 
     def __init__(self, queue: AsyncQueue, registry: Registry[W], policy: Policy) -> None:
         super().__init__(queue.group, registry, policy)

@@ -54,12 +54,12 @@ class TypedDelivery(Generic[R]):
 
     @property
     def attempt(self) -> int:
-        """From 1."""
+        """The number of the attempt, from 1."""
         return self.delivery.attempt
 
     @property
     def deadline(self) -> int:
-        """In milliseconds since the epoch."""
+        """The deadline, in milliseconds since the epoch."""
         return self.delivery.deadline
 
     @property
@@ -175,7 +175,8 @@ def handling(
 
 
 class TypedGroup(Generic[R]):
-    """From `typed.group(space, name)`. `group` has the other methods: pending, dead letters, seek and so on."""
+    """A group of objects, from `typed.group(space, name)`. `group` has the other methods: pending, dead letters, seek
+    and so on."""
 
     def __init__(self, group: Group, registry: Registry[Any], policy: Policy) -> None:
         self.group = group
@@ -209,7 +210,7 @@ class TypedGroup(Generic[R]):
 
 
 class TypedQueue(TypedGroup[R], Generic[W, R]):
-    """From `typed.queue(name)`. `queue` has the other methods."""
+    """A queue of objects, from `typed.queue(name)`. `queue` has the other methods."""
 
     def __init__(self, queue: Queue, registry: Registry[W], policy: Policy) -> None:
         super().__init__(queue.group, registry, policy)

@@ -88,7 +88,7 @@ class Type(Generic[T]):
             self.decode = (msgspec.json.Decoder if codec == "json" else msgspec.msgpack.Decoder)(kind).decode
 
     def record(self, value: T, metadata: Mapping[str, str] | None) -> Record:
-        """TypeError for a value that would be read as another one."""
+        """Return the record for a value. TypeError if it would be read as another value."""
         try:
             payload = self._codec.encode(value)
             again = self.decode(payload)

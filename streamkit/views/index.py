@@ -19,7 +19,7 @@ _SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 
 
 class Index(EntryView):
-    """`keys(entry)` is a key (text, a number, bytes, a tuple of these), a list of several, or None.
+    """A view of entries by key. `keys(entry)` returns a key (text, a number, bytes, a tuple of these), a list, or None.
 
     The entries of one key come in the view's order. The keys come in this order: numbers, text by code point, False and
     True, bytes, tuples. 1 and 1.0 are one key; 1, True, "1" and b"1" are four. A part of a tuple may also be None, a

@@ -15,7 +15,8 @@ __all__ = ["Latest"]
 
 
 class Latest(EntryView):
-    """`key(entry)` is text, a number, bytes, a tuple of these, or None for an entry that has none: see Index."""
+    """A view of the latest entry of each key. `key(entry)` returns a key, or None for an entry without one: see
+    Index."""
 
     layout = 1
 
@@ -44,7 +45,7 @@ class Latest(EntryView):
         return found[0] if found else None
 
     def entries(self, *, limit: int = 0) -> Iterator[Entry]:
-        """All, in the order of their keys."""
+        """Return the latest entries of all keys, in the order of the keys."""
         query = f"select {COLUMNS} from latest order by key{limited(limit)}"
         return self._each(self.db, query)
 

@@ -92,7 +92,8 @@ def open_view(
 
 
 class OpenView:
-    """From `store.view`. Safe to share between threads and processes: one builds at a time, the others read.
+    """An open view, from `store.view`. Safe to share between threads and processes: one builds at a time, the others
+    read.
 
     Methods of the view that it was given may be called on it as well: `store.view("latest", Latest(key), …).get(k)`.
     Every method raises StoreClosed after `close()`, Unavailable where the disk is full, CorruptData where the

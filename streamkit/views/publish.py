@@ -2,8 +2,8 @@
 
     <archive>/<store>/_published/<view>/<version>-<digest>-<ms>-<entries>-<random>.sqlite.zst
 
-One object each, never changed; the newest counts. They save work and nothing else: one that is damaged, gone, or of
-another incarnation of a space is passed over, and the view is built from the log.
+One object each, never changed; the newest counts. They only save work: a published view that is damaged, missing, or of
+another incarnation of a space is skipped, and the view is built from the log.
 """
 
 from __future__ import annotations

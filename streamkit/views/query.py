@@ -22,7 +22,7 @@ _DEEP = 500
 
 
 class Query(EntryView):
-    """`paths` are indexed: "user.id", "items[0].name". `find` filters by these, and by all others without an index.
+    """A view of JSON payloads. `paths` get an index: "user.id", "items[0].name". `find` filters by any path.
 
     Payloads that are no JSON are kept, and match no filter on a path.
     """

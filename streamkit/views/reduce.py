@@ -27,7 +27,7 @@ _REMEDY = (
 
 
 class Reduce(EntryView, Generic[S]):
-    """`fn(state, entry)` gives the next state; `get()` the present one.
+    """A view that folds entries into one state. `fn(state, entry)` returns the next state; `get()` the present one.
 
     The state is written with every batch, so keep it small: counters, sums, a table of some thousand rows. It is a
     value that msgspec can encode: numbers, text, bytes, dict, list, and with a `type` also tuples, sets, Decimals,

@@ -22,7 +22,8 @@ _MOST = (1 << 31) - 1
 
 
 class Vectors(EntryView):
-    """`embed(entry)` is a vector of `dimensions` numbers, or None. They are kept as 32-bit floats, of length 1.
+    """A view of vectors. `embed(entry)` returns `dimensions` numbers, or None. They are kept as 32-bit floats, of
+    length 1.
 
     Every vector is compared: with sqlite-vec if it is installed, else with NumPy, else in Python, which is slow.
     """
@@ -76,7 +77,8 @@ class Vectors(EntryView):
         return [entry for entry, _ in self.similar(vector, limit)]
 
     def similar(self, vector: Sequence[float], limit: int = 10) -> list[tuple[Entry, float]]:
-        """Like `nearest`, each with its cosine: 1 for the same direction, 0 for a right angle, -1 for the opposite."""
+        """Find entries like `nearest`, each with its cosine: 1 for the same direction, 0 for a right angle, -1 for the
+        opposite."""
         if type(limit) is not int:
             raise TypeError(f"limit is an int, not {type(limit).__name__}")
         if limit < 1:

@@ -37,7 +37,8 @@ class View:
         raise NotImplementedError(f"{type(self).__name__} has no apply(self, db, entries)")
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Called before the first `apply` on a database, and again where memory may be ahead of it or behind it."""
+        """Build state in memory. Called before the first `apply` on a database, and again if memory may differ from
+        it."""
 
     def attach(self, view: Any) -> None:
         """Take note of the open view: `store.view` calls it with its result."""

@@ -238,7 +238,8 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
         *,
         inclusive_of_start: bool = True,
     ) -> Sequence[Notification]:
-        """Notifications by id, from `start` to `stop`, at most `limit`, with one of the topics if some are given."""
+        """Return notifications by id, from `start` to `stop`, at most `limit`, with one of the topics if some are
+        given."""
         first = 1 if start is None else start if inclusive_of_start else start + 1
         with translated():
             try:
@@ -301,11 +302,11 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
             return self._store.segment_status(self._space, NOTIFICATIONS).last_sequence or None
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> StreamkitSubscription:
-        """Notifications after the id `gt`, and then those that any process adds."""
+        """Iterate over notifications after the id `gt`, and then over new ones of any process."""
         return StreamkitSubscription(recorder=self, gt=gt, topics=topics)
 
     def changes(self, timeout: float) -> Iterator[object]:
-        """Something for each change that is seen, until `timeout` seconds pass without one."""
+        """Yield after each change that is seen, until `timeout` seconds pass without one."""
         with translated():
             yield from self._store.subscribe_to_segment(self._space, NOTIFICATIONS, timeout=timeout)
 

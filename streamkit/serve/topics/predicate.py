@@ -13,7 +13,8 @@ Predicate = Callable[[str | None], bool]
 
 
 def predicate_of(given: Any) -> Predicate:
-    """A function that tells if a tag matches. It matches every tag for None. Refused if `given` is no predicate."""
+    """Return a function that is true for a matching tag. For None it is true for every tag. Refused if `given` is
+    malformed."""
     if given is None:
         return lambda tag: True
     if isinstance(given, str):

@@ -194,7 +194,9 @@ async def _wait(request: Request, view: LocalView, at_least: str, wait: float) -
                 if reached(state.spaces.get(wanted.space, SpacePosition()), wanted):
                     return
                 if state.failure is not None:
-                    raise Problem("conflict", f"the view {view.name!r} is paused before it: {state.failure.error}")
+                    raise Problem(
+                        "conflict", f"the view {view.name!r} is paused before the wanted offset: {state.failure.error}"
+                    )
             now = clock.time()
             if now >= end or request.service.is_draining:
                 raise Problem(

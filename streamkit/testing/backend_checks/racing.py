@@ -19,7 +19,7 @@ THREADS = 8
 
 class Racing(Subject):
     def runners(self) -> list[Backend]:
-        """Half of them share one backend, the others have drivers of their own."""
+        """Return a backend for each thread. Half of the threads share one, the others have drivers of their own."""
         return [self.backend] * (THREADS // 2) + [self.stranger() for _ in range(THREADS // 2)]
 
     def race(self, expect: Expect) -> None:
