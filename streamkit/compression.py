@@ -10,7 +10,7 @@ from typing import Any
 from . import speed
 from .importing import IMPORTING
 
-__all__ = ["grow", "grow_pieces", "load_zstd", "shrink"]
+__all__ = ["compress", "decompress", "decompress_pieces", "load_zstd"]
 
 _LEVEL = 1
 _SHORT = 1 << 20
@@ -20,7 +20,7 @@ _LARGE = 1 << 16
 """Bytes. Below this limit it costs less to decompress a frame than to ask for its size."""
 _PIECE = 1 << 20
 _WINDOW_LOG = 23
-"""Log2 of the memory that a frame may need: 8 MiB. `shrink` and published views need 512 KiB."""
+"""Log2 of the memory that a frame may need: 8 MiB. `compress` and published views need 512 KiB."""
 _free = threading.Lock()
 """Held by the thread that uses the kept compressor. No thread waits for it, because a handler may interrupt its own
 thread."""
@@ -43,7 +43,7 @@ def load_zstd() -> Any:
     return _zstd
 
 
-def shrink(data: bytes) -> bytes:
+def compress(data: bytes) -> bytes:
     """One frame with all of `data`; the same bytes for the same data."""
     zstd = _zstd or load_zstd()
     packed: bytes
@@ -57,13 +57,13 @@ def shrink(data: bytes) -> bytes:
     return packed
 
 
-def grow(data: bytes | memoryview, most: int) -> bytes:
-    """Decompress a frame of `shrink`, up to `most` bytes. ValueError if `data` is damaged or not a frame.
+def decompress(data: bytes | memoryview, most: int) -> bytes:
+    """Decompress a frame of `compress`, up to `most` bytes. ValueError if `data` is damaged or not a frame.
 
     Nothing is decompressed if the frame says that it holds more.
     """
     if _twin is not None:
-        content: bytes | None = _twin.grow(data, most)
+        content: bytes | None = _twin.decompress(data, most)
         if content is not None:
             return content
     zstd = _zstd or load_zstd()
@@ -76,7 +76,7 @@ def grow(data: bytes | memoryview, most: int) -> bytes:
     return found
 
 
-def grow_pieces(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+def decompress_pieces(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
     """Decompress the frame in `chunks` to pieces of at most 1 MiB, so that memory does not depend on its size.
 
     ValueError if the frame is incomplete or damaged, or after the first `most` bytes if it holds more.

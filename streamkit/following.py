@@ -127,7 +127,7 @@ class Follower:
         shared = self._handle.shared
         return PollTimer(
             shared.clock,
-            shared.news,
+            shared.notifier,
             shared.poll,
             timeout,
             lambda: self._numbers(followed),

@@ -104,11 +104,11 @@ class OpenStore:
         self.archives: dict[str, Archive] = {}
         self.attached: dict[Any, Any] = {}
         """Objects that clients of the store share in this process. They are freed with the store."""
-        self.news = Notifier()
+        self.notifier = Notifier()
         self.blocks = BlockCache()
         tables, moments = TableCache(), Moments(self.clock.now)
         self.context = Context(
-            self.backend, self.clock, self.counters, self.news, self.index_of, self.archive, tables, moments
+            self.backend, self.clock, self.counters, self.notifier, self.index_of, self.archive, tables, moments
         )
 
     def check_open(self) -> None:
@@ -233,7 +233,7 @@ class OpenStore:
 
         Returns nothing if the backend itself refuses stale writers. A log that cannot be read is not ended.
         """
-        from .log.ended import end_log
+        from .log.log_end import end_log
 
         ends: list[tuple[bytes, bytes]] = []
         if not self.backend.limits.remote:
@@ -294,5 +294,5 @@ class OpenStore:
             self.closed = True
             self.spaces.clear()
             self._resting.clear()
-            self.news.tell()
+            self.notifier.notify_waiters()
             self.backend.close()

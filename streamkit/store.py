@@ -1184,7 +1184,7 @@ class Store:
         """Close this handle; the last one releases the store's resources. Its reads end. A second call does nothing."""
         if not self._handle.closed:
             self._handle.closed = True
-            self._shared.news.tell()
+            self._shared.notifier.notify_waiters()
             self._release(self._shared)
 
     def __enter__(self) -> Store:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-__all__ = ["tell", "warn", "warn_of"]
+__all__ = ["log_info", "warn", "warn_of"]
 
 
 def warn(
@@ -38,7 +38,7 @@ def warn_of(
     logging.getLogger("streamkit").warning(message, *args, exc_info=error, extra=fields)
 
 
-def tell(
+def log_info(
     message: str,
     *args: object,
     store: UUID | None = None,

@@ -13,7 +13,7 @@ from streamkit.errors import CorruptData, LeaseLost, StoreClosed
 from streamkit.reentry import Mutex
 
 from . import leases
-from .faults import damage, of_partition, system_fault
+from .errors import damage, of_partition, system_fault
 from .files import PRIVATE
 from .head import END
 from .log import PartitionLog

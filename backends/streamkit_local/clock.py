@@ -11,7 +11,7 @@ from typing import Final
 from streamkit.digest import blake2b
 from streamkit.errors import PermanentError
 
-from .faults import DENIED, system_fault
+from .errors import DENIED, system_fault
 
 __all__ = ["boot_id", "clock_id"]
 

@@ -13,7 +13,7 @@ from streamkit.backend import split_url, unescape, url_options
 from streamkit.errors import PermanentError, StoreClosed
 
 from .backend import LocalBackend
-from .faults import system_fault
+from .errors import system_fault
 from .files import GROUP, PRIVATE, remove_directory, remove_tree, sync_directory
 from .place import Place
 from .store import mark_deleted

@@ -15,7 +15,7 @@ from streamkit.checksum import crc32
 from streamkit.errors import StoreClosed
 
 from .clock import boot_id
-from .faults import damage
+from .errors import damage
 
 __all__ = [
     "BASE",

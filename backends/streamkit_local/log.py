@@ -13,8 +13,7 @@ from streamkit.checksum import crc32
 from streamkit.errors import CorruptData, PermanentError, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
-from .anew import complete, drop_draft, is_noted, read_note, write_anew
-from .faults import damage, system_fault
+from .errors import damage, system_fault
 from .files import (
     OpenFile,
     create_file,
@@ -28,6 +27,7 @@ from .head import BASE, DIRTY, END, SYNCED, Head, seal
 from .reading import LOGGED, Reader, etag_of, log_name
 from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, encode, pack
 from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
+from .rewrite_journal import complete, drop_draft, is_noted, read_note, rewrite
 from .rowfile import remove_orphans, row_path, write_row
 from .state import START, LogFile, State, pack_file, pack_number, pack_ranges
 from .syncing import claim_end, sync_log
@@ -255,7 +255,7 @@ class PartitionLog:
         seed = self.reader.seed
         anew = [(found.position, encode(*found[:3], value, seed)) for found, value in records]
         self.words[DIRTY] = 1  # if this is stopped, the next holder of the lock completes it
-        write_anew(self.path, file.base, anew)
+        rewrite(self.path, file.base, anew)
         self.words[DIRTY] = 0
 
     def scrub(self) -> None:

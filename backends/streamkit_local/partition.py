@@ -11,7 +11,7 @@ from typing import Final
 
 from streamkit.checksum import crc32
 
-from .faults import damage
+from .errors import damage
 from .files import OpenFile, create_file, lock_file, make_directory, remove_tree, sync_directory, write_all
 from .head import DELETED, HEAD_WORDS, Head, unseal
 from .reading import log_name

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from streamkit.errors import AccessDenied, PermanentError, StoreClosed, Unavailable, UnsupportedVersion
 
-from .faults import DENIED, damage, system_fault
+from .errors import DENIED, damage, system_fault
 from .files import PRIVATE, create_file, make_directories, make_directory, moved, remove_tree, sync_directory
 
 __all__ = ["Place", "check_file_system", "create_place"]

@@ -12,10 +12,10 @@ from streamkit.backend import Row, Value
 from streamkit.checksum import crc32
 from streamkit.errors import CorruptData
 
-from .anew import Note, patched
-from .faults import damage
+from .errors import damage
 from .files import OpenFile, cached_file
 from .record import BLOCK, FIELDS, HEADER, INDEX, NEXT_ROW, WHOLE, Found, blocks_are_right, parse, table_size, walk
+from .rewrite_journal import Note, patched
 from .rowfile import read_row
 from .state import START, LogFile, RowAt, State, View, log_name
 

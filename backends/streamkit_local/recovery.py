@@ -12,12 +12,12 @@ import msgspec
 
 from streamkit.errors import CorruptData
 
-from .anew import complete, read_note
-from .faults import damage
+from .errors import damage
 from .files import OpenFile, sync_data, unlink
 from .head import BASE, DIRTY, END, SYNCED, Head, seal, unseal
 from .reading import Reader, log_name
 from .record import DROPPED, FILE, GONE, REMOVED, ROW, SNAPSHOT, WHOLE, encode, parse, walk
+from .rewrite_journal import complete, read_note
 from .rowfile import row_path
 from .state import START, LogFile, State
 from .syncing import CLAIM

@@ -10,7 +10,7 @@ from typing import Final
 
 from streamkit.errors import CorruptData
 
-from .faults import damage
+from .errors import damage
 from .files import OpenFile, cached_file, create_file, sync_directory, unlink, write_all
 from .record import BLOCK, FILE, HEADER, blocks_are_right, pack, parse, table_size
 from .state import RowAt

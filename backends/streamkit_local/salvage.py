@@ -15,12 +15,12 @@ from streamkit.backend import Salvaged
 from streamkit.checksum import crc32
 from streamkit.errors import CorruptData
 
-from .anew import patched, read_note
-from .faults import damage
+from .errors import damage
 from .head import identity_of
 from .reading import Reader
 from .record import DROPPED, FIELDS, FILE, GONE, HEADER, MOVED, NEXT_ROW, ROW, SNAPSHOT, WHOLE, Found, parse, table_size
 from .recovery import bases_in
+from .rewrite_journal import patched, read_note
 from .rowfile import read_row
 from .state import START, LogFile, Ranges, RowAt, State, log_name, unpack_file, unpack_ranges
 

@@ -11,7 +11,7 @@ from streamkit.digest import blake2b
 from streamkit.errors import CorruptData, StreamkitError, Unavailable
 from streamkit.reentry import Mutex
 
-from .faults import damage, system_fault
+from .errors import damage, system_fault
 from .files import forget_files, remove_directory, sync_directory
 from .log import PartitionLog
 from .partition import DRAFT, create_log, draft_in, is_lost, mark_log_deleted, mark_made, unmark_made

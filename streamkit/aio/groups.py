@@ -65,7 +65,7 @@ async def _look_until(
     loop = calls.check()
     end = loop.time() + wait
     pause, most = consumer.poll
-    with calls.bell(consumer.news).waiting() as told:
+    with calls.bell(consumer.notifier).waiting() as told:
         while True:
             told.clear()
             seen = consumer.seen()

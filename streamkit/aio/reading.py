@@ -114,7 +114,7 @@ class Watch:
             return False
         waiting = asyncio.get_running_loop().create_future()
         if not self._waiting:
-            timer.news.listen(self._tell)
+            timer.notifier.listen(self._tell)
         # The notifier checks for waiters. A waiter registers first and then looks again, so it misses nothing.
         self._waiting[waiting] = lambda: timer.known() != seen
         try:
@@ -124,7 +124,7 @@ class Watch:
         finally:
             del self._waiting[waiting]
             if not self._waiting:
-                timer.news.unlisten(self._tell)
+                timer.notifier.unlisten(self._tell)
         if timer.known() == seen:
             await self._refresh(timer)
         return True

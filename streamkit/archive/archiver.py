@@ -9,8 +9,8 @@ from itertools import groupby
 from ..backend import Ambiguous
 from ..errors import LeaseNotAcquired, TransientError
 from ..leases import Lease
-from ..log.held import TOGETHER
 from ..log.partition import Partition
+from ..log.still_in_log import TOGETHER
 from .location import path_name
 from .read import Archive
 from .remove import remove_all

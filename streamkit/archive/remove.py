@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..index.upkeep import purge, release
-from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row
 from ..log.keys import ARCHIVE
-from ..log.marks import reached, with_mark
 from ..log.partition import Partition
 from ..log.rows import ArchiveRow, GraceRow, encode_row
+from ..log.still_in_log import TOGETHER, archive_row, grace_row, put_grace_row
+from ..log.watermarks import reached, with_watermark
 from ..retry import send_until_answered
 from .read import Archive
 
@@ -69,7 +69,7 @@ def _noted(partition: Partition, note: ArchiveRow, now: float) -> ArchiveRow:
     archived = partition.head.archived
     if archived <= max([note.removed, *(number for number, _ in note.since)]):
         return note
-    return ArchiveRow(note.removed, with_mark(note.since, archived, now, partition.head.archive_grace))
+    return ArchiveRow(note.removed, with_watermark(note.since, archived, now, partition.head.archive_grace))
 
 
 def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:

@@ -112,9 +112,9 @@ class Consumer:
         return self._core.clock
 
     @property
-    def news(self) -> Notifier:
+    def notifier(self) -> Notifier:
         """The notifier of new transactions in this process."""
-        return self._core.shared.news
+        return self._core.shared.notifier
 
     @property
     def poll(self) -> tuple[float, float]:
@@ -218,14 +218,14 @@ class Consumer:
     def _wait(self, seen: tuple[int, ...], seconds: float) -> None:
         """For news of this process, at most so long."""
         core = self._core
-        news = core.shared.news
-        with news.mutex:
-            news.waiting += 1
+        notifier = core.shared.notifier
+        with notifier.mutex:
+            notifier.waiting += 1
             try:
                 if self.seen() == seen:
-                    core.clock.wait(news, seconds)
+                    core.clock.wait(notifier, seconds)
             finally:
-                news.waiting -= 1
+                notifier.waiting -= 1
 
     def until_change(self) -> float:
         """Return the seconds until an entry may be delivered that cannot be delivered now."""

@@ -18,7 +18,6 @@ from ..clock import SYSTEM_CLOCK
 from ..errors import UNREADABLE, CorruptData, MissingDependency, PermanentError, Unavailable
 from ..log.archive_reader import Contents
 from ..log.floors import Removal
-from ..log.held import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
 from ..log.index_rows import encode_index_row
 from ..log.keys import (
     ARCHIVE,
@@ -33,6 +32,7 @@ from ..log.partition import Partition
 from ..log.record_format import Header
 from ..log.records import all_records
 from ..log.rows import NOTHING, ArchiveRow, GraceRow, Head, SegmentRow, Settings, encode_row
+from ..log.still_in_log import TOGETHER, archive_row, grace_row, put_grace_row, whole_from
 from ..log.tail import Tail
 from ..retry import put_settled, send_until_answered
 from ..warn import warn

@@ -28,7 +28,7 @@ from typing import NoReturn
 
 from .. import speed
 from ..checksum import crc32
-from ..compression import grow, shrink
+from ..compression import compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.keys import run_key
 from ..log.manifest import RunFile
@@ -85,20 +85,20 @@ def _bytes(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def _shrink(body: bytes) -> tuple[bytes, int]:
+def _compressed(body: bytes) -> tuple[bytes, int]:
     if len(body) >= _SMALL:
-        packed = shrink(body)
+        packed = compress(body)
         if len(packed) < len(body) * 0.95:
             return packed, _ZSTD
     return body, 0
 
 
 def _grow(body: bytes, raw: int, flags: int) -> bytes:
-    """ValueError of some kind if the body is not what _shrink made."""
+    """ValueError of some kind if the body is not what _compressed made."""
     if flags & _ZSTD:
         if raw > _MOST:
             raise ValueError("it claims to be larger than any is")
-        body = grow(body, raw)
+        body = decompress(body, raw)
     if len(body) != raw:
         raise ValueError("it has another length than it says")
     return body
@@ -173,7 +173,7 @@ def _encode_block(keys: Sequence[bytes], values: Sequence[bytes], start: int) ->
         table, flags = array("I", lengths), _WIDE
     body = b"".join([_bytes(table), *keys, *values])
     raw = len(body)
-    body, packed = _shrink(body)
+    body, packed = _compressed(body)
     rest = _BLOCK_REST.pack(flags | packed, len(keys), raw)
     return _CRC.pack(crc32(body, crc32(rest, start))) + rest + body
 
@@ -359,7 +359,7 @@ def _with_tail(
     keys = array("H", map(len, firsts))
     blocks = array("I", map(len, parts[1:]))
     raw = b"".join([_bytes(keys), _bytes(blocks), *firsts])
-    index, flags = _shrink(raw)
+    index, flags = _compressed(raw)
     front = _FOOTER_FRONT.pack(len(index), len(raw), len(words) // 8, len(firsts), rows, size, flags, VERSION)
     tail = b"".join((index, words, front))
     tail += _CRC.pack(crc32(tail, seed ^ size)) + _TAIL_MAGIC

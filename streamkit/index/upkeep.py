@@ -16,16 +16,16 @@ from msgspec.structs import replace
 
 from ..backend import ABSENT, Etag, Range
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
-from ..log.cleared_inbox import clear_inbox
+from ..log.inbox_cleanup import clear_inbox
 from ..log.index_rows import encode_index_row
 from ..log.keys import data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
-from ..log.marks import Marks, reached, with_mark
 from ..log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow
+from ..log.watermarks import Watermarks, reached, with_watermark
 from ..retry import delete_rows, put_settled
 from .compaction import Expiry, Rules
 from .head_change import change_head, put_head, remove_files
@@ -433,7 +433,7 @@ def _filed(head: Head) -> int:
     return head.packs[-1].last if head.packs else 0
 
 
-def _marked(partition: Partition, head: Head, cleared: int) -> Marks:
+def _marked(partition: Partition, head: Head, cleared: int) -> Watermarks:
     """The marks of the head after `head`: the grace of the transactions that `head` says are packed runs from now on.
 
     The next head's packs do not count yet: its writer may be stopped before it lands, and readers of `head` then look
@@ -442,7 +442,7 @@ def _marked(partition: Partition, head: Head, cleared: int) -> Marks:
     now, number = partition.freshness.now(), head.watermark
     if now is None or number <= max([cleared, *(number for number, _ in head.packed)]):
         return head.packed
-    return with_mark([mark for mark in head.packed if mark[0] > cleared], number, now, partition.removal_grace)
+    return with_watermark([mark for mark in head.packed if mark[0] > cleared], number, now, partition.removal_grace)
 
 
 def _seen(partition: Partition, head: Head) -> Head:
@@ -453,7 +453,7 @@ def _seen(partition: Partition, head: Head) -> Head:
     window = head.idempotency_window
     if window == float("inf") or (head.seen and head.watermark == head.seen[-1][0]):
         return head
-    return replace(head, seen=with_mark(head.seen, head.watermark, now, window))
+    return replace(head, seen=with_watermark(head.seen, head.watermark, now, window))
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ from .outcome import Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan
 from .policy import NEVER
+from .posted_answers import replay_answers, upkeep_owner
 from .record_format import NOBODY, VOID, Body, FrameHead, Header, KeyUse, encode_lone, encode_transaction
 from .request import Request
 from .rows import SegmentRow
 from .segment_view import counted
-from .settled import chosen, recall
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -443,7 +443,7 @@ class Committer:
                     elif not request.done and (alone or not request.abandoned):
                         plan.add(request)
                 if plan.behind:
-                    recall(partition, requests)
+                    replay_answers(partition, requests)
                     continue
                 if base.generation != partition.generation:
                     continue  # the statuses are of another state
@@ -592,7 +592,7 @@ class Committer:
             if request.foreign:
                 partition.counters["combined"] += 1
             elif request.id is not None:
-                request.chosen = chosen(header) == request.id
+                request.chosen = upkeep_owner(header) == request.id
         for request, error in flight.given_up:
             request.fail(error)
         if header.lead and header.lead not in (NOBODY, self.node):

@@ -22,7 +22,7 @@ class Context(msgspec.Struct, frozen=True):
     backend: Backend
     clock: Clock
     counters: Counters
-    news: Notifier
+    notifier: Notifier
     make_index: MakeIndex
     archive_of: Callable[[str], ArchiveReader]
     """Opens the archive of a space."""

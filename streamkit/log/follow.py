@@ -29,7 +29,7 @@ class PollTimer:
     def __init__(
         self,
         clock: Clock,
-        news: Notifier,
+        notifier: Notifier,
         poll: tuple[float, float],
         timeout: float | None,
         known: Callable[[], tuple[int, ...]],
@@ -37,7 +37,7 @@ class PollTimer:
         refresh: Callable[[], None],
     ) -> None:
         self.clock = clock
-        self.news = news
+        self.notifier = notifier
         self._least, self._most = poll
         self._timeout = timeout
         self.known = known
@@ -77,16 +77,16 @@ class PollTimer:
         end = self.until()
         if end is None:
             return False
-        with self.news.mutex:
-            self.news.waiting += 1
+        with self.notifier.mutex:
+            self.notifier.waiting += 1
             try:
                 while self.known() == seen:
                     rest = end - self.clock.monotonic()
                     if rest <= 0:
                         break
-                    self.clock.wait(self.news, rest)
+                    self.clock.wait(self.notifier, rest)
             finally:
-                self.news.waiting -= 1
+                self.notifier.waiting -= 1
         return True
 
 

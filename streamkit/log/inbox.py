@@ -1,8 +1,8 @@
 """The inbox: processes that compete for one partition have one of them commit for all.
 
 The inbox is used only if a call is a network request. A process that has lost twice *posts* its requests: it puts them
-as a letter into the partition, unconditionally, and looks at the log. The process that writes the next transaction
-*leads*: it lists the inbox, judges the letters like its own queue, and says in the header which requests are settled
+as a message into the partition, unconditionally, and looks at the log. The process that writes the next transaction
+*leads*: it lists the inbox, judges the messages like its own queue, and says in the header which requests are settled
 and which process leads next.
 
 Safety does not depend on any of this: the writer of the next number has won, whether it was the lead or not.
@@ -22,10 +22,10 @@ from collections.abc import Callable
 from ..backend import Ambiguous
 from ..errors import CorruptData, StreamkitError
 from ..reentry import Reentered
-from ..warn import tell
+from ..warn import log_info
 from .answers import WINDOW
+from .inbox_message import InboxMessage, decode_message, encode_message, is_in_key, message_range, posted_by
 from .keys import inbox_key
-from .letters import Letter, decode_letter, encode_letter, is_in_key, letter_range, posted_by
 from .pace import LONGEST, Pace
 from .partition import Partition
 from .plan import Plan
@@ -45,17 +45,17 @@ _TOGETHER = 4 << 20
 """The most bytes of others' requests in one transaction. Every waiting process reads them."""
 _FRAMES = 2048
 _GETS = 64
-"""Letters that are read at once, the oldest first. Many more would take too long and be throttled. Fewer are left the
+"""Messages that are read at once, the oldest first. Many more would take too long and be throttled. Fewer are left the
 next time."""
 _EMPTY = 4
 """Empty inboxes in a row after which every process writes for itself again."""
 _SPENT = 200
-"""The number of settled letters at which they are removed."""
+"""The number of settled messages at which they are removed."""
 _PASSED = 6
 """Transactions that may leave a posted request out before its process stops relying on the lead."""
 _SKIPPED = 3
 """Transactions that may leave a posted request out before it is posted again: a new lead cannot know whether an older
-letter is settled."""
+message is settled."""
 _LATE = 4
 """Waits in a row that found a transaction at once. After more of them the head is read."""
 _GATHER = 0.002
@@ -77,28 +77,28 @@ class Inbox:
         self._met = False
         """A transaction since that look was lost to another writer."""
         self._looked = partition.clock.monotonic()
-        self._letters: dict[bytes, Letter] = {}
-        """The letters that were read and are still there, by key."""
-        self._unsettled: list[Letter] | None = None
-        """Letters that were just read, for the next transaction."""
+        self._messages: dict[bytes, InboxMessage] = {}
+        """The messages that were read and are still there, by key."""
+        self._unsettled: list[InboxMessage] | None = None
+        """Messages that were just read, for the next transaction."""
         self._spent: list[bytes] = []
         self._empty = 0
         """Looks in a row that found the inbox empty."""
-        self._bid = b""
-        """The id of this process's bid, which no lead has named yet; else empty."""
-        self._bid_since = 0
+        self._candidacy = b""
+        """The id of this process's candidacy, which no lead has named yet; else empty."""
+        self._candidate_since = 0
         self._late = 0
         """Waits in a row that ended after a transaction had been written."""
         self._passes = 0
         """Transactions of the lead that left this process out while it waited."""
         self._nodes: set[bytes] = set()
-        """The processes whose letters are not settled."""
+        """The processes whose messages are not settled."""
         self._complete = False
-        """`_nodes` has every waiting process, because the log stood still before the letters were listed."""
+        """`_nodes` has every waiting process, because the log stood still before the messages were listed."""
         self._unread: list[bytes] = []
-        """The ids of letters that were not read, because there were too many."""
+        """The ids of messages that were not read, because there were too many."""
         self._seen: dict[bytes, float] = {}
-        """The last time that a process had a letter, by process."""
+        """The last time that a process had a message, by process."""
         self._began = 0.0
         self._takes = 0.0
         """Seconds from the look into the inbox until its requests are committed, on average."""
@@ -144,19 +144,19 @@ class Inbox:
             return False  # nobody else can write it
         if self._unsettled is not None:
             return self._lead(plan, more)
-        if lead and (lead in (self._node, self._bid) or any(request.id == lead for request in plan.ready)):
+        if lead and (lead in (self._node, self._candidacy) or any(request.id == lead for request in plan.ready)):
             return self._lead(plan, more)
         if lead and not self._pace.is_old():
             if self._pace.rest() <= 0 or self._pace.is_passed(self._passes, _PASSED):
                 number = partition.number + 1
                 message = "%s: the process that was to lead does not lead, and this process takes over"
-                tell(message, partition.where(number), space=partition.space, transaction=number)
+                log_info(message, partition.where(number), space=partition.space, transaction=number)
                 partition.counters["taken_over"] += 1
                 self._pace.take_over()
                 self._passes = 0
                 return self._lead(plan, more)
             if not self._gathered:
-                # The others of this process come back as well, and have room in the same letter.
+                # The others of this process come back as well, and have room in the same message.
                 self._gathered = True
                 partition.clock.sleep(_GATHER)
                 return True
@@ -209,10 +209,10 @@ class Inbox:
     # -- those that wait ----------------------------------------------------------------------------------------
 
     def _post(self, plan: Plan) -> None:
-        """Put the plan's requests that are not posted yet, or must be posted again, into the inbox as one letter."""
+        """Put the plan's requests that are not posted yet, or must be posted again, into the inbox as one message."""
         partition, since = self._partition, plan.base.number
         skipped = not self._late and self._pace.is_passed(self._passes, _SKIPPED)
-        letter: list[Request] = []
+        sent: list[Request] = []
         fresh: list[Request] = []
         size = 0
         for request in plan.posted:
@@ -223,7 +223,7 @@ class Inbox:
                 continue
             if request.id is not None:
                 request.since = request.checked = since  # first of all: from now on it may be committed for longer
-                letter.append(request)
+                sent.append(request)
                 continue
             id = self._new_id()
             if request.board(id, 0):
@@ -233,36 +233,36 @@ class Inbox:
                     request.id = None
                     request.leave()
                 else:
-                    letter.append(request)
+                    sent.append(request)
                     fresh.append(request)
-        if not letter:
-            if self._is_bidding() or not plan.posted or any(request.id for request in plan.posted):
+        if not sent:
+            if self._is_candidate() or not plan.posted or any(request.id for request in plan.posted):
                 return
-            self._bid, self._bid_since = self._new_id(), since
-        id = (letter[0].id if letter else None) or self._bid
-        key, value = encode_letter(partition.settings.incarnation, partition.seed, since, id, self._node[:4], letter)
+            self._candidacy, self._candidate_since = self._new_id(), since
+        id = (sent[0].id if sent else None) or self._candidacy
+        key, value = encode_message(partition.settings.incarnation, partition.seed, since, id, self._node[:4], sent)
         try:
             partition.backend.put(self._key, key, value)
         except Ambiguous:
-            pass  # the letter exists, or arrives later, or never: the log decides
+            pass  # the message exists, or arrives later, or never: the log decides
         except (StreamkitError, Reentered):
-            self._bid = b""
+            self._candidacy = b""
             for request in fresh:
                 request.id = None
                 request.leave()
             raise
         partition.counters["posted"] += len(fresh)
-        if fresh or not letter:
+        if fresh or not sent:
             self._passes = 0
 
-    def _is_bidding(self) -> bool:
-        """True if this process's bid is not settled, and not out of date."""
+    def _is_candidate(self) -> bool:
+        """True if this process's candidacy is not settled, and not out of date."""
         partition = self._partition
         return (
-            self._bid != b""
-            and partition.answers.get(self._bid) is None
-            and self._bid_since >= partition.answers.since
-            and partition.number < self._bid_since + WINDOW
+            self._candidacy != b""
+            and partition.answers.get(self._candidacy) is None
+            and self._candidate_since >= partition.answers.since
+            and partition.number < self._candidate_since + WINDOW
         )
 
     # -- the one that leads -------------------------------------------------------------------------------------
@@ -284,39 +284,39 @@ class Inbox:
         plan.waiting = self._count()
         contended = self._partition.answers.lead.name
         mine = {request.id for request in plan.ready}
-        letters, bids = [], []
-        for letter in unsettled:
-            if not letter.requests:
-                bids.append(letter.id)
-            elif any(request.id not in mine for request in letter.requests):
-                letters.append(letter)
-        found = bool(letters or bids or self._unread)
+        messages, candidates = [], []
+        for inbox_message in unsettled:
+            if not inbox_message.requests:
+                candidates.append(inbox_message.id)
+            elif any(request.id not in mine for request in inbox_message.requests):
+                messages.append(inbox_message)
+        found = bool(messages or candidates or self._unread)
         self._empty = 0 if found else self._empty + 1
-        if self._bid:
-            plan.voids.append(self._bid)
-        if bids := [id for id in bids if id != self._bid]:
-            plan.lead = bids[0]
+        if self._candidacy:
+            plan.voids.append(self._candidacy)
+        if candidates := [id for id in candidates if id != self._candidacy]:
+            plan.lead = candidates[0]
             plan.voids.append(plan.lead)  # it is named once
         elif more or self._returns:
             plan.lead = self._node if found or self._empty < _EMPTY else NOBODY
         elif self._unread:
             plan.lead = self._unread[0]
-        elif letters:
-            # Its process waits for sure, because the letter is left out of this transaction.
-            plan.lead = next(request.id for request in letters.pop().requests if request.id not in mine) or b""
+        elif messages:
+            # Its process waits for sure, because the message is left out of this transaction.
+            plan.lead = next(request.id for request in messages.pop().requests if request.id not in mine) or b""
         else:
             plan.lead = NOBODY
         if not (found or contended):
             plan.lead = b""
-        self._bid = b""
+        self._candidacy = b""
         size = frames = 0
-        for letter in letters:
-            for request in letter.requests:
+        for inbox_message in messages:
+            for request in inbox_message.requests:
                 size += sum(part.size for part in request.parts)
                 frames += len(request.parts) + 1
             if size > _TOGETHER or frames > _FRAMES:
                 break
-            if not plan.add_posted(letter.requests):
+            if not plan.add_posted(inbox_message.requests):
                 return True
         return False
 
@@ -331,55 +331,55 @@ class Inbox:
         # A process that has just begun to lead has not seen them all.
         return max(len(self._seen), self._partition.answers.lead.waiting * 3 // 4)
 
-    def _read(self) -> list[Letter]:
-        """The letters that are not settled, the oldest first."""
+    def _read(self) -> list[InboxMessage]:
+        """The messages that are not settled, the oldest first."""
         partition, answers = self._partition, self._partition.answers
         backend, incarnation, seed = partition.backend, partition.settings.incarnation, partition.seed
-        start, end = letter_range(incarnation, max(0, partition.number + 1 - WINDOW))
+        start, end = message_range(incarnation, max(0, partition.number + 1 - WINDOW))
         keys = [row.key for row in backend.scan(self._key, start, end, values=False)]
-        letters = {key: self._letters[key] for key in keys if key in self._letters}
-        large = [key for key in keys if key not in letters and not is_in_key(incarnation, key)]
+        messages = {key: self._messages[key] for key in keys if key in self._messages}
+        large = [key for key in keys if key not in messages and not is_in_key(incarnation, key)]
         large.sort(key=lambda key: answers.get(posted_by(incarnation, key)[0]) is not None)  # those are done, mostly
         large = large[:_GETS]
         values = dict(zip(large, backend.get(self._key, large), strict=True)) if large else {}
         for key in keys:
             value = values.get(key)
-            if key in letters or (value is None and not is_in_key(incarnation, key)):
+            if key in messages or (value is None and not is_in_key(incarnation, key)):
                 continue
             try:
-                letters[key] = decode_letter(incarnation, seed, key, value.data if value else b"")
+                messages[key] = decode_message(incarnation, seed, key, value.data if value else b"")
             except CorruptData as error:
                 message = "%s: %s; its process will see that nobody commits it"
-                tell(message, partition.where(partition.number), error, space=partition.space)
-        self._letters, self._spent = letters, []
+                log_info(message, partition.where(partition.number), error, space=partition.space)
+        self._messages, self._spent = messages, []
         self._nodes.clear()
         self._unread.clear()
         unsettled = []
         for key in keys:
-            letter = letters.get(key)
-            if letter is None:
+            inbox_message = messages.get(key)
+            if inbox_message is None:
                 id, node = posted_by(incarnation, key)
                 if answers.get(id) is None and key not in values:
                     self._nodes.add(node)
                     self._unread.append(id)
                 continue
-            if all(request.done or answers.get(request.id or b"") for request in letter.requests) and (
-                letter.requests or answers.get(letter.id)
+            if all(request.done or answers.get(request.id or b"") for request in inbox_message.requests) and (
+                inbox_message.requests or answers.get(inbox_message.id)
             ):
                 self._spent.append(key)
             else:
-                unsettled.append(letter)
-                self._nodes.add(letter.node)
+                unsettled.append(inbox_message)
+                self._nodes.add(inbox_message.node)
         return unsettled
 
     def sweep(self) -> None:
-        """Remove the settled letters, if there are many or no process leads."""
+        """Remove the settled messages, if there are many or no process leads."""
         partition = self._partition
         if len(self._spent) >= _SPENT or (self._spent and not partition.answers.lead.name):
             spent, self._spent = self._spent, []
             try:
                 partition.backend.delete(self._key, spent)
             except StreamkitError as error:
-                message = "%s: letters could not be removed: %s"
-                tell(message, partition.where(partition.number), error, space=partition.space)
+                message = "%s: messages could not be removed: %s"
+                log_info(message, partition.where(partition.number), error, space=partition.space)
             self._left = partition.clock.monotonic()  # it is not its caller's time

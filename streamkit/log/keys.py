@@ -9,7 +9,7 @@
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
 | space, partition | ERA, incarnation, number | what a transaction has erased, also once the log has let go of it |
-| space, partition, INB | incarnation, number, id | requests that another process is to commit: see letters.py |
+| space, partition, INB | incarnation, number, id | requests that another process is to commit: see inbox_message.py |
 
 The rows of the index, which are in its files:
 

@@ -21,7 +21,8 @@ class Notifier(threading.Condition):
         super().__init__(self.mutex)
         self._listeners: tuple[Callable[[], None], ...] = ()
 
-    def tell(self) -> None:
+    def notify_waiters(self) -> None:
+        """Wake the waiting threads, and call the listeners."""
         if self.waiting:
             with self.mutex:
                 self.notify_all()

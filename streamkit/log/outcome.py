@@ -12,9 +12,9 @@ from typing import Literal
 from uuid import UUID
 
 from ..errors import OutcomeUnknown
-from .held import archive_row
 from .partition import Partition
 from .record_format import VOID
+from .still_in_log import archive_row
 
 __all__ = ["Outcome", "is_id", "made_at", "outcome_of", "tag_of"]
 

@@ -27,7 +27,7 @@ import msgspec
 
 from .. import speed
 from ..checksum import crc32
-from ..compression import grow, shrink
+from ..compression import compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
 
 __all__ = [
@@ -210,7 +210,7 @@ class PackBuilder:
         raw = b"".join(batch)
         stored, flags = raw, 0
         if len(raw) < _LARGE or len(batch) > 1 or raw.count(0) * 2 > len(raw):
-            packed = shrink(raw)
+            packed = compress(raw)
             if len(packed) < len(raw):
                 stored, flags = packed, _ZSTD
         crc = _block_crc(stored, self._begin, self._seed)
@@ -228,7 +228,7 @@ class PackBuilder:
         blocks, parts = self._blocks, self._parts
         front = _FRONT.pack(self._first, self._last, len(blocks))
         table = b"".join((front, *(_BLOCK.pack(*block) for block in blocks), _little(self._lengths)))
-        stored = shrink(table)
+        stored = compress(table)
         sizes = _FOOTER.pack(len(stored), len(table), VERSION, 0)[:-4]
         crc = crc32(sizes, crc32(stored, self._seed))
         parts += (stored, _FOOTER.pack(len(stored), len(table), VERSION, crc))
@@ -337,7 +337,7 @@ def _unpack(stored: bytes, raw: int) -> bytes:
     if raw > _MOST:
         raise CorruptData(f"a part of the pack claims {raw} bytes; a part has at most {_MOST}")
     try:
-        data = grow(stored, raw)
+        data = decompress(stored, raw)
     except (ValueError, OverflowError) as error:
         raise CorruptData("a part of the pack cannot be decompressed") from error
     if len(data) != raw:

@@ -23,7 +23,6 @@ from .context import Context
 from .fences import Fences
 from .floors import Changed, Control, Erasure, Floor, Retained
 from .freshness import Freshness, Look
-from .held import held_from
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
 from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_prefix
@@ -35,6 +34,7 @@ from .record_format import Header, decode_header
 from .refresher import Refresher
 from .rows import NOTHING, FenceRow, Head, SegmentRow, Settings
 from .searches import Searches
+from .still_in_log import still_in_log_from
 from .tail import Tail
 from .unindexed import Unindexed
 from .view import LogView
@@ -73,7 +73,7 @@ class Partition:
         self.partition = partition
         self.clock = context.clock
         self.counters = context.counters
-        self.news = context.news
+        self.notifier = context.notifier
         self.moments = context.moments
         self._context = context
         self.key: bytes = bytes(partition_key(space, partition))
@@ -254,7 +254,7 @@ class Partition:
 
         Raises `error` if the log has no more of them than `view` reads from it already.
         """
-        held = held_from(self, 1, view.head.archived)
+        held = still_in_log_from(self, 1, view.head.archived)
         if held is None or max(held - 1, view.head.released) >= view.cold_until:
             raise error
         self.archive().warn_unreadable(self.where(view.head.archived), error)
@@ -501,7 +501,7 @@ class Partition:
                 return  # an older one: another thread has read a later one meanwhile
             self._advance_to(head, etag)
             self.saw_head(look)
-        self.news.tell()
+        self.notifier.notify_waiters()
 
     def _advance_to(self, head: Head, etag: Etag | None) -> None:
         """Head and index are replaced before the tail is dropped that they hold now. The caller holds the lock."""
@@ -632,7 +632,7 @@ class Partition:
                 counters["entries"] += self.advance(header, record)
             else:
                 counters["entries"] += header.count
-        self.news.tell()
+        self.notifier.notify_waiters()
 
     def drop_tail(self, watermark: int) -> None:
         """The index holds everything up to `watermark`."""

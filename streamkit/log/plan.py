@@ -9,11 +9,11 @@ from .answers import WINDOW
 from .commit_base import CommitBase
 from .idempotency import find_use, first_result
 from .partition import Partition
+from .posted_answers import settle
 from .request import Request
-from .room import check_room
 from .rows import SegmentRow
 from .segment_view import counted
-from .settled import settle
+from .space_full import check_room
 from .statuses import written
 
 __all__ = ["Plan", "mismatch"]

@@ -23,7 +23,7 @@ import msgspec
 
 from .. import speed
 from ..checksum import crc32
-from ..compression import grow, load_zstd, shrink
+from ..compression import compress, decompress, load_zstd
 from ..digest import blake2b
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
@@ -215,9 +215,9 @@ def encode_body(
     if digest:
         hashes = _content(data, payloads, metadata)
         content, hashed = blake2b(hashes, digest_size=16).digest(), len(hashes)
-    if raw >= _SMALL and (raw <= 2 * _SAMPLE or len(shrink(data[:_SAMPLE])) < _SAMPLE * 0.9):
+    if raw >= _SMALL and (raw <= 2 * _SAMPLE or len(compress(data[:_SAMPLE])) < _SAMPLE * 0.9):
         # Behind it is room to tell which entries are erased one day: those that are like others took none.
-        packed = shrink(data) + bytes(_ROOM + len(payloads) // _SHARE)
+        packed = compress(data) + bytes(_ROOM + len(payloads) // _SHARE)
         if len(packed) < raw * 0.95:
             return Body(packed, raw, flags | _ZSTD, len(payloads), content, hashed)
     return Body(data, raw, flags, len(payloads), content, hashed)
@@ -249,7 +249,7 @@ def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | 
     if body.flags & _ZSTD:
         if body.raw > _most_raw(body.count):
             raise ValueError(f"the body claims {body.raw} bytes; it has at most {_most_raw(body.count)}")
-        data = grow(data, body.raw)
+        data = decompress(data, body.raw)
     if len(data) != body.raw:
         raise ValueError(f"the body has {len(data)} bytes instead of {body.raw}")
     if body.flags & _METADATA:
@@ -275,7 +275,7 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
         return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
     data: bytes | memoryview = body.data[: body.raw]
     if body.flags & _ZSTD:
-        data = grow(_ZSTD_MAGIC + data, _most_raw(body.count))
+        data = decompress(_ZSTD_MAGIC + data, _most_raw(body.count))
     if body.flags & _APART:
         return _decode_apart(data, body.count)
     found, metadata = _holes.decode(data)
@@ -536,7 +536,7 @@ def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[byte
             body = view[at + size + head_bytes : after]
             try:
                 count = _frame_heads.decode(view[at + size : at + size + head_bytes]).count
-                data = grow(body, min(raw, _most_raw(count))) if flags & _ZSTD else bytes(body)
+                data = decompress(body, min(raw, _most_raw(count))) if flags & _ZSTD else bytes(body)
             except (ValueError, msgspec.MsgspecError) as error:
                 raise CorruptData("the body of a frame cannot be decoded") from error
             if all(needle in data for needle in needles):

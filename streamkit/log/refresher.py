@@ -95,7 +95,7 @@ class Refresher:
         A catch-up applies thousands of transactions, and hundreds of threads may wait: so none is woken for each one.
         """
         if known is not None and self._partition.number != known:
-            self._partition.news.tell()
+            self._partition.notifier.notify_waiters()
 
     def _begin(self) -> int:
         self.looks.begun += 1

@@ -13,8 +13,8 @@ from ..errors import CorruptData, UnsupportedVersion
 from .decoders import Decoders
 from .floors import Changed, Erasure, Floor, Reason, Removal, Retained
 from .manifest import Manifest
-from .marks import Marks
 from .packs import PackFile
+from .watermarks import Watermarks
 
 __all__ = [
     "NOTHING",
@@ -85,13 +85,13 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     """The newest pack, while it is small."""
     cleared: int = 0
     """Packed transactions up to this number have no row in the log any more."""
-    packed: Marks = ()
+    packed: Watermarks = ()
     """(number, ms): transactions up to the number have been packed since then, by the service's clock."""
     released: int = 0
     """Only the archive holds the transactions up to this number."""
     purged: int = 0
     """The index has no rows of entries up to here."""
-    seen: Marks = ()
+    seen: Watermarks = ()
     """(number, ms): the number was committed by then, by the service's clock. Now and then one."""
     forgotten: int = 0
     """Idempotency keys that were used up to here may be forgotten."""
@@ -258,7 +258,7 @@ class ArchiveRow(msgspec.Struct, frozen=True, array_like=True):
 
     removed: int = 0
     """The log holds nothing up to this number any more, nor does the index."""
-    since: Marks = ()
+    since: Watermarks = ()
     """(number, ms): transactions up to the number have been in the archive since then, by the service's clock."""
 
 

@@ -18,8 +18,8 @@ from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
 from ..index.upkeep import bring_forward, encode, move_head, store_file, timestamp_of
-from ..log.cleared_inbox import clear_inbox
 from ..log.erased import put_erasures
+from ..log.inbox_cleanup import clear_inbox
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import run_key
 from ..log.manifest import Manifest, RunFile, RunGone

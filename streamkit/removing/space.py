@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from ..backend import Backend, Discards, Scrubs
 from ..errors import UNREADABLE
 from ..index.verify import is_lost
-from ..log.cleared_inbox import drop_inbox
-from ..log.ended import end_log
+from ..log.inbox_cleanup import drop_inbox
 from ..log.keys import CATALOG, HEAD, partition_key, space_key
+from ..log.log_end import end_log
 from ..log.partition import Partition
 from ..retry import delete_rows
 from ..warn import warn

@@ -132,7 +132,7 @@ class ProgramOverStores:
         self._set = count()
         self._turns: dict[Any, list[_Turn]] = {}
         self._places: dict[tuple[int, str], _Place] = {}
-        self._news: deque[Any] = deque()
+        self._notifier: deque[Any] = deque()
         """The stores that this process has written to since the looking thread has seen them."""
         self._wake = threading.Lock()
         """Held while nothing is new: the looking thread waits for it."""
@@ -160,11 +160,11 @@ class ProgramOverStores:
                     self._places.setdefault((id(shared), space), _Place(shared, space))
 
         def listen() -> None:
-            self._news.append(store.id)
+            self._notifier.append(store.id)
             self._rouse()
 
         self._listeners[store.id] = listen
-        shared.news.listen(listen)
+        shared.notifier.listen(listen)
         listen()
 
     def _rouse(self) -> None:
@@ -189,7 +189,7 @@ class ProgramOverStores:
             self._places = {key: place for key, place in self._places.items() if key[0] not in gone}
         listener = self._listeners.pop(store.id, None)
         if listener is not None and turns:
-            turns[0].shared.news.unlisten(listener)
+            turns[0].shared.notifier.unlisten(listener)
 
     @property
     def stores(self) -> list[Store]:
@@ -249,7 +249,7 @@ class ProgramOverStores:
                 self._ready.clear()
                 self._alarms.clear()
                 for store_id, turns in self._turns.items():
-                    self._news.append(store_id)
+                    self._notifier.append(store_id)
                     for turn in turns:
                         turn.busy, turn.state, turn.seen, turn.alarm = False, "stopped", None, float("inf")
                 self._running = False
@@ -267,9 +267,9 @@ class ProgramOverStores:
             told: set[Any] = set()
             with contextlib.suppress(IndexError):
                 while True:
-                    told.add(self._news.popleft())
+                    told.add(self._notifier.popleft())
             rest = min(self._give_turns(told), next_look, end or next_look) - monotonic()
-            if not self._news and rest > 0:
+            if not self._notifier and rest > 0:
                 self._wake.acquire(timeout=rest)
 
     def _look(self) -> float:

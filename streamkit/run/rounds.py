@@ -27,13 +27,13 @@ class Stop:
     is set with that one, and not the other way round."""
 
     def __init__(self, store: Store, part_of: Stop | None = None) -> None:
-        self._news = inner(store).news
+        self._notifier = inner(store).notifier
         self._event = threading.Event()
         self._whole = part_of
 
     def set(self) -> None:
         self._event.set()
-        self._news.tell()
+        self._notifier.notify_waiters()
 
     def is_set(self) -> bool:
         return self._event.is_set() or (self._whole is not None and self._whole.is_set())
@@ -58,7 +58,7 @@ def run_rounds(
         numbers = [number for space in spaces for number in shared.numbers(space)]
         return (*numbers, stop.is_set(), shared.closed)
 
-    timer = PollTimer(clock, shared.news, shared.poll, None, known, spaces[0], lambda: None)
+    timer = PollTimer(clock, shared.notifier, shared.poll, None, known, spaces[0], lambda: None)
     pause = shared.poll[1]
     while not stop.is_set() and not shared.closed:
         seen, again = known(), 0.0

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ..compression import grow_pieces, load_zstd
+from ..compression import decompress_pieces, load_zstd
 from ..errors import MissingDependency, PermanentError, StreamkitError
 from ..store import Store, inner
 from ..warn import warn
@@ -128,7 +128,7 @@ class Snapshots:
             part = f"{path}{_PART}"
             try:
                 with open(part, "wb") as file:
-                    for piece in grow_pieces(self._place.read(snapshot.name), _LEAST + _RATIO * snapshot.bytes):
+                    for piece in decompress_pieces(self._place.read(snapshot.name), _LEAST + _RATIO * snapshot.bytes):
                         file.write(piece)
                 os.replace(part, path)
             except (StreamkitError, OSError, ValueError) as error:

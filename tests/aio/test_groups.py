@@ -20,7 +20,19 @@ from streamkit.aio.threads import Threads
 from streamkit.groups import Consumer, Delivery, Group, Queue
 
 TWINS = [(Group, AsyncGroup), (Consumer, AsyncConsumer), (Queue, AsyncQueue)]
-INNER = {"core", "clock", "news", "poll", "seen", "until_change", "store", "group", "leave", "look_until", "reception"}
+INNER = {
+    "core",
+    "clock",
+    "notifier",
+    "poll",
+    "seen",
+    "until_change",
+    "store",
+    "group",
+    "leave",
+    "look_until",
+    "reception",
+}
 """Not for users, or, as `store`, of what runs in threads."""
 
 
@@ -224,7 +236,7 @@ def test_the_loop_is_woken_once_for_all_who_wait_and_all_that_is_told(monkeypatc
             group = await store.group("orders", "billing")
             consumers = [group.consumer() for _ in range(50)]
             waiting = [asyncio.create_task(consumer.receive(1, wait=30.0)) for consumer in consumers]
-            news = consumers[0].sync.news
+            notifier = consumers[0].sync.notifier
             while any(task.done() for task in waiting) or len(calls) < 50:
                 calls.append(await asyncio.sleep(0.01))
             soon = Threads.call_soon
@@ -233,7 +245,7 @@ def test_the_loop_is_woken_once_for_all_who_wait_and_all_that_is_told(monkeypatc
             )
             calls.clear()
             for _ in range(1000):
-                news.tell()
+                notifier.notify_waiters()
             assert len(calls) == 1
             for task in waiting:
                 task.cancel()

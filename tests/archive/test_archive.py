@@ -540,7 +540,7 @@ def test_a_table_that_was_tampered_with_is_refused(
     make: Make, harm: Callable[[Path], None], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As when the log has let go of it.
-    monkeypatch.setattr("streamkit.log.partition.held_from", lambda *_: None)
+    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)
     client = make()
     store = client.store(uuid4())
     fill(store, 30)

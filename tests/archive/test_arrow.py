@@ -175,7 +175,7 @@ def test_damage_is_named_where_the_log_has_let_go(client: streamkit.Client, monk
     # The log still holds it.
     found = rows(stranger.to_arrow(SPACE))
     assert [row["payload"] for row in found] == [row["payload"] for row in before]
-    monkeypatch.setattr("streamkit.log.partition.held_from", lambda *_: None)
+    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)
     with pytest.raises(CorruptData, match=f"{snapshot.files[0].path}.*missing"):
         rows(stranger.to_arrow(SPACE))
 

@@ -210,7 +210,7 @@ def test_compaction_brings_small_files_together_and_removes_the_old(client: stre
 
 
 def test_an_archive_that_is_kept_elsewhere_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkit.log.partition.held_from", lambda *_: None)  # the log has let go of it
+    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)  # the log has let go of it
     url, place = (tmp_path / "stores").as_uri(), (tmp_path / "else where").as_uri()
     with streamkit.connect(url, archive=place) as client:
         store = client.store(uuid4())

@@ -11,7 +11,7 @@ import streamkit
 from harness.processes import Service
 from streamkit import Record, Store
 from streamkit.backup import cut
-from streamkit.log.ended import end_log
+from streamkit.log.log_end import end_log
 from streamkit.log.partition import Partition
 from streamkit.store import inner
 from streamkit.testing import ManualClock

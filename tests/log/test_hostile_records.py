@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from streamkit import CorruptData
-from streamkit.compression import shrink
+from streamkit.compression import compress
 from streamkit.log import pack_format, record_format
 from streamkit.log.pack_format import Block, open_block
 from streamkit.log.record_format import Body, decode_body, decode_transaction, encode_body, encode_transaction
@@ -42,7 +42,7 @@ def test_a_body_is_as_large_as_a_transaction_may_be_and_no_larger(most: int) -> 
 
 @pytest.mark.parametrize("flags", [record_format._HOLES, record_format._HOLES | record_format._APART])
 def test_a_body_with_erased_entries_is_no_larger_either(most: int, flags: int) -> None:
-    data = shrink(msgspec.msgpack.encode([[bytes(8 * MIB)], None]))[4:]
+    data = compress(msgspec.msgpack.encode([[bytes(8 * MIB)], None]))[4:]
     with pytest.raises(ValueError):
         decode_body(Body(data, len(data), flags | record_format._ZSTD, 1))
 
@@ -56,7 +56,7 @@ def test_the_frames_of_a_record_share_the_limit(most: int) -> None:
 
 
 def test_a_block_of_a_pack_is_no_larger_than_a_record_that_is_packed() -> None:
-    data = shrink(bytes(64 * MIB))
+    data = compress(bytes(64 * MIB))
     block = Block(1, 0, 0, len(data), 64 * MIB, pack_format._ZSTD, pack_format._block_crc(data, 1, 0))
     with pytest.raises(CorruptData, match=r"claims .* bytes; a block has at most"):
         open_block(block, data, 0)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from harness.cramped import CLEAR, LARGE, cramped
 from streamkit import Client, CorruptData, Record, UnsupportedVersion
 from streamkit.backend import ABSENT, Backend
-from streamkit.compression import load_zstd, shrink
+from streamkit.compression import compress, load_zstd
 from streamkit.log import pack_format
 from streamkit.log.keys import run_key
 from streamkit.log.manifest import RunGone
@@ -60,8 +60,8 @@ def test_some_records_of_a_pack_are_replaced_and_the_other_blocks_are_copied(
     table = read_table(pack.data[-pack.table :], SEED)
     blocks = {table.block_of(number) for number in changed}
     shrunk: list[int] = []
-    inner = pack_format.shrink
-    monkeypatch.setattr(pack_format, "shrink", lambda data: shrunk.append(len(data)) or inner(data))  # type: ignore[func-returns-value]
+    inner = pack_format.compress
+    monkeypatch.setattr(pack_format, "compress", lambda data: shrunk.append(len(data)) or inner(data))  # type: ignore[func-returns-value]
     builder = PackBuilder(1, 100, lambda number, record: 1000 + 10 * number, SEED)
     builder.add_pack(table, pack.data, changed=changed)
     again = builder.finish()
@@ -377,7 +377,7 @@ def test_what_a_head_says_is_cleared_is_not_in_the_log() -> None:
 
 
 def test_a_block_that_claims_to_be_larger_than_any_is_refused_before_it_is_decompressed() -> None:
-    stored = shrink(bytes(1 << 20))
+    stored = compress(bytes(1 << 20))
     crc = zlib.crc32(stored, zlib.crc32((7).to_bytes(8, "little"), SEED))
     block = Block(7, 0, 0, len(stored), 0xFFFF_FFFF, 1, crc)
     with pytest.raises(CorruptData, match="claims 4294967295 bytes"):

@@ -405,7 +405,7 @@ def test_a_bid_that_was_passed_over_is_made_again(shared: Shared) -> None:
     bids = []
 
     def note() -> None:
-        bids.append(inbox._bid)
+        bids.append(inbox._candidacy)
         if len(bids) > 1:
             hooks.posted = None
         partition = partition_of(other)
@@ -419,7 +419,7 @@ def test_a_bid_that_was_passed_over_is_made_again(shared: Shared) -> None:
         shared.write(direct, "begin direct")
     hooks.posted = note
     shared.write(other, "leads")
-    inbox._bid, inbox._bid_since = b"old", -1000
+    inbox._candidacy, inbox._candidate_since = b"old", -1000
     shared.write(poster, "a", b"x" * 200_000)
     assert len(shared.payloads("a")) == 1
     assert bids

@@ -16,7 +16,7 @@ from fix_covered import EXHAUSTIVE
 from harness.codecs import CODECS, choose, using
 from harness.mutations import HOSTILE, believable_block, believable_frame, believable_record, mutated
 from streamkit import StreamkitError, speed
-from streamkit.compression import grow, load_zstd, shrink
+from streamkit.compression import compress, decompress, load_zstd
 from streamkit.index.run_format import build_section, decode_block, decode_tail
 from streamkit.log import record_format
 from streamkit.log.manifest import RunFile
@@ -123,7 +123,7 @@ def hostile_frame(dice: Random) -> bytes:
     raw = len(body)
     if dice.random() < 0.4:
         flags |= 1
-        body = shrink(body)
+        body = compress(body)
         if dice.random() < 0.3:
             body = mutated(dice, body)
         body += bytes(dice.choice((0, 0, 16)))
@@ -256,7 +256,7 @@ def test_packs_have_the_same_records_for_both(covered: Callable[[str, int], None
 
 def grown(data: bytes | memoryview, most: int) -> Any:
     try:
-        return [grow(data, most)]
+        return [decompress(data, most)]
     except (ValueError, OverflowError) as error:
         return type(error), str(error)
 

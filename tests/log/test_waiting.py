@@ -12,7 +12,7 @@ from benchmarks.cost_services import services
 from harness.oracle import judge, violations
 from harness.virtual_crowd import SPACE, virtual_crowd
 from streamkit.log.inbox import Inbox
-from streamkit.log.letters import Letter
+from streamkit.log.inbox_message import InboxMessage
 from streamkit.log.plan import Plan
 from streamkit.log.request import Request
 
@@ -62,7 +62,7 @@ def _passes_half_of_them_by(patch: pytest.MonkeyPatch) -> None:
     """It takes some along, never the others."""
     original = Inbox._read
 
-    def read(inbox: Inbox) -> list[Letter]:
+    def read(inbox: Inbox) -> list[InboxMessage]:
         return [letter for letter in original(inbox) if not letter.requests or _is_even(letter.requests[0])]
 
     patch.setattr(Inbox, "_read", read)

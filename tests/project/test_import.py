@@ -34,7 +34,7 @@ HEAVY = {
 RARE = {
     "streamkit.index.thin",
     "streamkit.index.upkeep",
-    "streamkit.log.ended",
+    "streamkit.log.log_end",
     "streamkit.log.inbox",
     "streamkit_local.salvage",
 }

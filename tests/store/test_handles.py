@@ -184,8 +184,8 @@ def test_closing_wakes_a_follower(make_url: Callable[[str], str], follower: str,
         store.produce("space", "s", [Record(b"1")])
         followed = threads.submit(next, FOLLOWERS[follower](store))
         left = threads.submit(next, FOLLOWERS[follower](other))
-        news = store._shared.news
-        while news.waiting < 2:
+        notifier = store._shared.notifier
+        while notifier.waiting < 2:
             pass
         (store if what == "handle" else client).close()
         with pytest.raises(StoreClosed):

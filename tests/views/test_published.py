@@ -160,7 +160,7 @@ def test_a_hostile_published_view_costs_little_memory_and_disk(
         found.write_bytes(_hostile(1 << 30))
         assert found.stat().st_size < 1 << 17
         written: list[int] = []
-        pieces = publish.grow_pieces
+        pieces = publish.decompress_pieces
 
         def counted(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
             for piece in pieces(chunks, most):

@@ -1,4 +1,4 @@
-"""Letters: requests of one process in the inbox of a partition, for the writer of the next transaction.
+"""Inbox messages: requests of one process in the inbox of a partition, for the writer of the next transaction.
 
 | key | value |
 |---|---|
@@ -7,7 +7,7 @@
 
 `number`: the last transaction when they were posted. `node`: 4 bytes of the process's. *requests* = crc32 of key and
 rest, version u8, msgpack. Few small ones are in the key: then a list, which has to be made anyway, brings them along.
-A letter without requests is a bid: a process with much to write asks for the lead, instead of sending it twice.
+A message without requests is a candidacy: a process with much to write asks for the lead, instead of sending it twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from .decoders import Decoders
 from .record_format import Body
 from .request import Part, Request
 
-__all__ = ["Letter", "Posted", "decode_letter", "encode_letter", "is_in_key", "letter_range", "posted_at", "posted_by"]
+__all__ = [
+    "InboxMessage",
+    "Posted",
+    "decode_message",
+    "encode_message",
+    "is_in_key",
+    "message_range",
+    "posted_at",
+    "posted_by",
+]
 
 VERSION = 1
 _LONGEST_KEY = 300
@@ -44,7 +53,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
 
 class _Request(msgspec.Struct, frozen=True, array_like=True):
     id: bytes
-    """Empty if it is the letter's id."""
+    """Empty if it is the message's id."""
     parts: tuple[_Part, ...]
     key: bytes | None
     content: bytes
@@ -57,7 +66,7 @@ _decoders = Decoders()
 
 
 class Posted(Request):
-    """A request out of a letter. Its caller waits in another process, and reads the log."""
+    """A request out of a message. Its caller waits in another process, and reads the log."""
 
     def __init__(self, id: bytes, since: int, found: _Request) -> None:
         super().__init__([_part(part) for part in found.parts])
@@ -67,14 +76,14 @@ class Posted(Request):
         self.key, self.content, self.fence = found.key, found.content, found.fence
 
 
-class Letter(msgspec.Struct, frozen=True):
+class InboxMessage(msgspec.Struct, frozen=True):
     key: bytes
     id: bytes
     node: bytes
     requests: tuple[Posted, ...]
 
     def ids(self) -> set[bytes]:
-        """The ids of its requests; for a bid, its own id."""
+        """The ids of its requests; for a candidacy, its own id."""
         return {request.id or self.id for request in self.requests} or {self.id}
 
 
@@ -84,23 +93,23 @@ def _part(part: _Part) -> Part:
     return Part(part.segment, body, part.size, part.expected)
 
 
-def letter_range(incarnation: bytes, since: int) -> tuple[bytes, bytes]:
-    """(start, end) of the letters that were posted when `since` or a later transaction was the last one."""
+def message_range(incarnation: bytes, since: int) -> tuple[bytes, bytes]:
+    """(start, end) of the messages that were posted when `since` or a later transaction was the last one."""
     return incarnation + since.to_bytes(8, "big"), incarnation + b"\xff" * 8
 
 
 def posted_at(incarnation: bytes, key: bytes) -> int:
-    """The last transaction when a letter was posted."""
+    """The last transaction when a message was posted."""
     return int.from_bytes(key[len(incarnation) : len(incarnation) + 8], "big")
 
 
 def posted_by(incarnation: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """(the letter's id, which is that of its first request; the first bytes of the node of its process)."""
+    """(the message's id, which is that of its first request; the first bytes of the node of its process)."""
     _, id, node = _HEAD.unpack_from(key, len(incarnation))
     return id, node
 
 
-def encode_letter(
+def encode_message(
     incarnation: bytes, seed: int, since: int, id: bytes, node: bytes, requests: Sequence[Request]
 ) -> tuple[bytes, bytes]:
     """(key, value) of `requests`, whose ids are set."""
@@ -136,20 +145,20 @@ def _packed(request: Request, id: bytes) -> _Request:
 
 
 def is_in_key(incarnation: bytes, key: bytes) -> bool:
-    """True if the requests are in the letter's key, False if they are in its value."""
+    """True if the requests are in the message's key, False if they are in its value."""
     return len(key) > len(incarnation) + _HEAD.size
 
 
-def decode_letter(incarnation: bytes, seed: int, key: bytes, value: bytes) -> Letter:
+def decode_message(incarnation: bytes, seed: int, key: bytes, value: bytes) -> InboxMessage:
     """CorruptData for one that is damaged, or of another release."""
     at = len(incarnation) + _HEAD.size
     front, whole = (key[:at], key[at:]) if len(key) > at else (key, value)
     body = whole[4:]
     if len(body) < 2 or crc32(body, crc32(front, seed)) != _CRC.unpack_from(whole)[0] or body[0] != VERSION:
-        raise CorruptData(f"the letter {key!r} is damaged, or another release wrote it")
+        raise CorruptData(f"the message {key!r} is damaged, or another release wrote it")
     since, id, node = _HEAD.unpack_from(front, at - _HEAD.size)
     try:
         found = _decoders[_REQUESTS].decode(memoryview(body)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptData(f"the letter {key!r} is damaged") from error
-    return Letter(key, id, node, tuple(Posted(request.id or id, since, request) for request in found))
+        raise CorruptData(f"the message {key!r} is damaged") from error
+    return InboxMessage(key, id, node, tuple(Posted(request.id or id, since, request) for request in found))

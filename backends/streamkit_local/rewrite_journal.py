@@ -20,7 +20,7 @@ from .files import OpenFile, create_file, sync_directory, unlink, write_all
 from .record import HEADER
 from .state import log_name
 
-__all__ = ["Note", "complete", "drop_draft", "is_noted", "patched", "read_note", "write_anew"]
+__all__ = ["Note", "complete", "drop_draft", "is_noted", "patched", "read_note", "rewrite"]
 
 _SECTOR: Final = 512
 """A disk writes so many bytes, from such a position on, whole or not at all; and so does a process that is killed."""
@@ -60,7 +60,7 @@ def read_note(path: str) -> Note | None:
     return _decode(data[_CRC:])
 
 
-def write_anew(path: str, base: int, records: Sequence[tuple[int, bytes]]) -> None:
+def rewrite(path: str, base: int, records: Sequence[tuple[int, bytes]]) -> None:
     """Replace records of one file by others of the same lengths, durably. The partition's lock is held, and an earlier
     note is completed."""
     if len(records) == 1 and _is_in_one_sector(records[0][0] - base, len(records[0][1])):

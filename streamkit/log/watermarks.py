@@ -1,23 +1,23 @@
-"""Marks: the numbers that a process had reached at some moments. They tell the number that it had reached one grace
-ago.
+"""Watermarks: the numbers that a process had reached at some moments. They tell the number that it had reached one
+grace ago.
 
-A mark is (number, ms): everything up to the number has been reached since then, by the service's clock. A later moment,
-or a smaller number, is as true, so a mark may be moved or dropped.
+A watermark is (number, ms): everything up to the number has been reached since then, by the service's clock. A later
+moment, or a smaller number, is as true, so a watermark may be moved or dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Marks", "reached", "with_mark"]
+__all__ = ["Watermarks", "reached", "with_watermark"]
 
-Marks = tuple[tuple[int, int], ...]
+Watermarks = tuple[tuple[int, int], ...]
 _SHARES = 8
 """There are two marks in each share of the grace, so the end of a grace is noticed late by one share at most."""
 _MOST = 2 * _SHARES
 
 
-def with_mark(marks: Sequence[tuple[int, int]], number: int, now: float, grace: float) -> Marks:
+def with_watermark(marks: Sequence[tuple[int, int]], number: int, now: float, grace: float) -> Watermarks:
     """Return `marks`, oldest first, with the mark that `number` has been reached `now`, in seconds. `grace` is in
     seconds.
 

@@ -13,10 +13,10 @@ from ..errors import StoreClosed, Unavailable
 from ..retry import attempts, send_until_answered
 from .commit import new_id
 from .keys import transaction_number
-from .marks import reached
 from .outcome import tag_of
 from .partition import Partition
 from .record_format import ENDED, encode_transaction
+from .watermarks import reached
 
 __all__ = ["end_log"]
 

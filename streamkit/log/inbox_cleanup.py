@@ -1,4 +1,4 @@
-"""Removing letters from an inbox: those that nobody commits any more, and those with entries to be erased."""
+"""Removing messages from an inbox: those that nobody commits any more, and those with entries to be erased."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..backend import Backend
 from ..errors import CorruptData
 from ..retry import delete_rows
 from .answers import WINDOW
+from .inbox_message import InboxMessage, decode_message, is_in_key, posted_at
 from .keys import inbox_key
-from .letters import Letter, decode_letter, is_in_key, posted_at
 from .partition import Partition
 
 __all__ = ["clear_inbox", "drop_inbox"]
@@ -18,9 +18,9 @@ _KEYS = 1000
 
 
 def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
-    """Remove the letters that are settled or void, and all that write to `segments`. Returns their number.
+    """Remove the messages that are settled or void, and all that write to `segments`. Returns their number.
 
-    If a removed letter's request was not committed, its own process commits it.
+    If a removed message's request was not committed, its own process commits it.
     """
     if not partition.remote:
         return 0
@@ -29,17 +29,17 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
     gone: list[bytes] = []
     open_ones: list[bytes] = []
     for found in _keys(backend, key):
-        # A letter of another incarnation came after that incarnation had ended.
+        # A message of another incarnation came after that incarnation had ended.
         of_this = found.startswith(incarnation)
         (open_ones if of_this and posted_at(incarnation, found) > last else gone).append(found)
     if open_ones:
         settled = _settled(partition, min(posted_at(incarnation, found) for found in open_ones))
-        for found, letter in zip(open_ones, _letters(partition, key, open_ones), strict=True):
-            if letter is None:
+        for found, inbox_message in zip(open_ones, _messages(partition, key, open_ones), strict=True):
+            if inbox_message is None:
                 if segments:
                     gone.append(found)
-            elif letter.ids() <= settled or any(
-                part.segment in segments for request in letter.requests for part in request.parts
+            elif inbox_message.ids() <= settled or any(
+                part.segment in segments for request in inbox_message.requests for part in request.parts
             ):
                 gone.append(found)
     _delete(backend, key, gone)
@@ -47,7 +47,7 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
 
 
 def drop_inbox(backend: Backend, space: str, partition: int) -> None:
-    """Remove every letter: the log has ended."""
+    """Remove every message: the log has ended."""
     key = bytes(inbox_key(space, partition))
     _delete(backend, key, _keys(backend, key))
 
@@ -56,24 +56,24 @@ def _keys(backend: Backend, key: bytes) -> list[bytes]:
     return [row.key for row in backend.scan(key, b"\x00", b"\xff" * 300, values=False)]
 
 
-def _delete(backend: Backend, key: bytes, letters: Sequence[bytes]) -> None:
-    for at in range(0, len(letters), _KEYS):
-        delete_rows(backend, key, letters[at : at + _KEYS])
+def _delete(backend: Backend, key: bytes, messages: Sequence[bytes]) -> None:
+    for at in range(0, len(messages), _KEYS):
+        delete_rows(backend, key, messages[at : at + _KEYS])
 
 
-def _letters(partition: Partition, key: bytes, keys: Sequence[bytes]) -> list[Letter | None]:
+def _messages(partition: Partition, key: bytes, keys: Sequence[bytes]) -> list[InboxMessage | None]:
     """None for one that cannot be read."""
     incarnation = partition.settings.incarnation
-    large = [letter for letter in keys if not is_in_key(incarnation, letter)]
+    large = [name for name in keys if not is_in_key(incarnation, name)]
     values = dict(zip(large, partition.backend.get(key, large), strict=True)) if large else {}
-    letters: list[Letter | None] = []
-    for letter in keys:
-        value = values.get(letter)
+    messages: list[InboxMessage | None] = []
+    for name in keys:
+        value = values.get(name)
         try:
-            letters.append(decode_letter(incarnation, partition.seed, letter, value.data if value else b""))
+            messages.append(decode_message(incarnation, partition.seed, name, value.data if value else b""))
         except CorruptData:
-            letters.append(None)
-    return letters
+            messages.append(None)
+    return messages
 
 
 def _settled(partition: Partition, since: int) -> set[bytes]:

@@ -11,7 +11,7 @@ from .record_format import VOID, Header
 from .request import Request
 from .rows import SegmentRow
 
-__all__ = ["chosen", "recall", "settle"]
+__all__ = ["replay_answers", "settle", "upkeep_owner"]
 
 
 def settle(partition: Partition, request: Request, header: Header, frame: int) -> None:
@@ -20,15 +20,15 @@ def settle(partition: Partition, request: Request, header: Header, frame: int) -
         request.fail(Unavailable("store.outcome was asked for the request, and gave it up: nothing was written"))
     else:
         request.succeed(_rows(partition, request, header, frame), header.trx, header.count)
-        request.chosen = chosen(header) == request.id
+        request.chosen = upkeep_owner(header) == request.id
 
 
-def chosen(header: Header) -> bytes | None:
+def upkeep_owner(header: Header) -> bytes | None:
     """The request whose process brings the index forward; None if there is none. The leading process is busy."""
     return next((id for id, frame in reversed(header.answers) if frame != VOID), None)
 
 
-def recall(partition: Partition, requests: Sequence[Request]) -> None:
+def replay_answers(partition: Partition, requests: Sequence[Request]) -> None:
     """Read the answers to posted requests that the log got while nobody listened here, once for all of them.
     Unavailable if they have left the log."""
     since = partition.answers.since

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .partition import Partition
     from .view import LogView
 
-__all__ = ["TOGETHER", "archive_row", "grace_row", "held_from", "put_grace_row", "whole_from"]
+__all__ = ["TOGETHER", "archive_row", "grace_row", "put_grace_row", "still_in_log_from", "whole_from"]
 
 TOGETHER = 64
 """Partitions that share an archiver's lease, and a row with the times of archiving."""
@@ -42,7 +42,7 @@ def put_grace_row(partition: Partition, row: GraceRow) -> None:
     partition.backend.put(_grace_partition(partition), bytes(GRACE), encode_row(GRACE, row))
 
 
-def held_from(partition: Partition, first: int, last: int) -> int | None:
+def still_in_log_from(partition: Partition, first: int, last: int) -> int | None:
     """The first transaction from which on the log holds all up to `last`; None if it lacks the last one.
 
     Rows below the last removal do not count, because a late writer may have left them.
