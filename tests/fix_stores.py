@@ -65,3 +65,11 @@ def subject(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> I
     found = Subject(make_url(request.param))
     yield found
     found.close()
+
+
+@pytest.fixture
+def in_memory(make_url: Callable[[str], str]) -> Iterator[Subject]:
+    """One store that nobody wrote to, for arguments that are refused before any storage is asked."""
+    found = Subject(make_url("remote"))
+    yield found
+    found.close()

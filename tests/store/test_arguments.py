@@ -17,10 +17,10 @@ ANY: Any = None
 
 
 @pytest.fixture
-def filled(subject: Subject) -> Subject:
+def filled(in_memory: Subject) -> Subject:
     """With three entries in segment s of the space."""
-    subject.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")])
-    return subject
+    in_memory.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")])
+    return in_memory
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_consume_takes_a_mapping(filled: Subject, offsets: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"x" * 16, object()], ids=lambda wrong: type(wrong).__name__)
-def test_a_store_id_is_a_uuid_or_its_text(subject: Subject, wrong: Any) -> None:
-    for call in (subject.client.store, subject.client.delete_store):
+def test_a_store_id_is_a_uuid_or_its_text(in_memory: Subject, wrong: Any) -> None:
+    for call in (in_memory.client.store, in_memory.client.delete_store):
         with pytest.raises(TypeError, match="a store's id is a UUID or its text"):
             call(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "7d9f2c1e", "../../etc", "0" * 33, "\0"], ids=repr)
-def test_a_store_id_that_is_no_uuid_is_refused(subject: Subject, wrong: str) -> None:
-    for call in (subject.client.store, subject.client.delete_store):
+def test_a_store_id_that_is_no_uuid_is_refused(in_memory: Subject, wrong: str) -> None:
+    for call in (in_memory.client.store, in_memory.client.delete_store):
         with pytest.raises(ValueError, match=r"is not a UUID; make one with uuid\.uuid4"):
             call(wrong)
 

@@ -32,10 +32,10 @@ ANY: Any = None
 
 
 @pytest.fixture
-def filled(subject: Subject) -> Subject:
+def filled(in_memory: Subject) -> Subject:
     """With three entries in segment s of the space."""
-    subject.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")], idempotency_key="used")
-    return subject
+    in_memory.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")], idempotency_key="used")
+    return in_memory
 
 
 def transact(store: Store, space: Any, *parts: tuple[Any, Any], **options: Any) -> None:
@@ -397,10 +397,10 @@ def test_the_setting_itself_is_checked(wrong: Any, error: type[Exception]) -> No
 # -- transactions, keys, leases, spaces -------------------------------------------------------------------------------
 
 
-def test_a_transaction_over_two_partitions_is_refused_before_it_is_sent(subject: Subject) -> None:
-    subject.store.create_space("space", partitions=4)
-    with subject.nothing_written(), pytest.raises(CrossPartition, match="common part in braces") as caught:
-        transact(subject.store, "space", *((f"s{number}", [GOOD]) for number in range(10)))
+def test_a_transaction_over_two_partitions_is_refused_before_it_is_sent(in_memory: Subject) -> None:
+    in_memory.store.create_space("space", partitions=4)
+    with in_memory.nothing_written(), pytest.raises(CrossPartition, match="common part in braces") as caught:
+        transact(in_memory.store, "space", *((f"s{number}", [GOOD]) for number in range(10)))
     assert isinstance(caught.value, ValueError)
 
 
