@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from ..archive import Processes
 from .options import Archive, Json, MaxTimestamp, SpaceName, StoreId, Url, check_space, open_store, resolved_url
 from .output import print_line, record_line
 from .progress import progress
+
+if TYPE_CHECKING:
+    from streamkit.archive import Processes
 
 __all__ = ["archive", "compact"]
 
@@ -38,7 +40,7 @@ def archive(
             until=until or None,
             min_age=min_age,
             progress=lambda transactions, entries: bar.advance(entries),
-            spread=None if processes == 1 else Processes(resolved_url(url), processes, archive=archive),
+            spread=_spread(url, processes, archive),
         )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))
@@ -71,9 +73,15 @@ def compact(
             target_file_bytes=target_file_bytes,
             retention_hours=retention_hours,
             progress=bar.at,
-            spread=None if processes == 1 else Processes(resolved_url(url), processes, archive=archive),
+            spread=_spread(url, processes, archive),
         )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))
     else:
         print_line(f"{report.before:,} files became {report.after:,}; {report.removed:,} old ones were removed")
+
+
+def _spread(url: str | None, processes: int, archive: str | None) -> Processes | None:
+    from streamkit.archive import Processes
+
+    return None if processes == 1 else Processes(resolved_url(url), processes, archive=archive)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from streamkit import DeliveryLost, PermanentError, Store
-from streamkit.groups import Delivery, Group, GroupStatus
-from streamkit.groups.queue import GROUP
 from streamkit.terminal import visible
 
 from .options import Archive, Json, SpaceName, StoreId, Url, note_missing, open_store
 from .output import entry_line, entry_text, iso, print_line, print_note, record_line
+
+if TYPE_CHECKING:
+    from streamkit.groups import Delivery, Group, GroupStatus
 
 __all__ = ["group", "groups", "queue"]
 
@@ -200,6 +201,8 @@ def put(
 
 
 def _has_queue(store: Store, name: str) -> bool:
+    from streamkit.groups.queue import GROUP
+
     return GROUP in store.get_groups(name)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import traceback
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from streamkit import Store, StreamkitError
 from streamkit.functions import check_function, completed
-from streamkit.run import Program, ProgramOverStores, Runnable
+
+if TYPE_CHECKING:
+    from streamkit.run import Program, ProgramOverStores
 
 __all__ = ["load", "parts_of", "program_of"]
 
@@ -23,6 +25,8 @@ _EXPECTED = (
 
 def load(app: str) -> Any:
     """The object that MODULE:NAME names, or its result if it is a function. BadParameter if it is missing or raises."""
+    from streamkit.run import Program, ProgramOverStores, Runnable
+
     module, separator, name = app.partition(":")
     if not separator or not name:
         raise _refusal(f"{app!r} is not MODULE:NAME")
@@ -40,6 +44,8 @@ def load(app: str) -> Any:
 
 def program_of(app: str) -> Program | ProgramOverStores:
     """The program that MODULE:NAME names, or a program of the parts that it names. BadParameter for anything else."""
+    from streamkit.run import Program, ProgramOverStores, Runnable
+
     found = load(app)
     if isinstance(found, (Program, ProgramOverStores)):
         return found
@@ -55,6 +61,8 @@ def program_of(app: str) -> Program | ProgramOverStores:
 
 
 def parts_of(found: Any) -> list[Any]:
+    from streamkit.run import Program
+
     if isinstance(found, Program):
         return found.parts
     return list(found) if isinstance(found, (list, tuple)) else [found]

@@ -8,8 +8,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from streamkit.export import export_store, import_store
-
 from .options import Archive, Json, MaxTimestamp, StoreId, Url, check_space, open_store
 from .output import print_line, record_line
 from .progress import progress
@@ -47,6 +45,8 @@ def export(
 
     Example: `streamkit export orders.ndjson --space orders --until 2026-01-31T08:00:00Z`
     """
+    from streamkit.export import export_store
+
     with open_store(url, store, archive) as opened:
         for name in space or ():
             check_space(opened, name)
@@ -78,6 +78,8 @@ def import_(
 
     Example: `streamkit import orders.ndjson --url s3://bucket/app`
     """
+    from streamkit.export import import_store
+
     with open_store(url, store, archive) as opened, progress("importing", unit="entries") as bar:
         report = import_store(opened, file, restart=restart, progress=bar.at)
     if json:

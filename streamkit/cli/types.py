@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from streamkit.terminal import json_escaped
-from streamkit.types import Registry
-from streamkit.types.schemas import breaking_changes, schemas_of
 
 from .output import print_line, print_note
 from .program import load
+
+if TYPE_CHECKING:
+    from streamkit.types import Registry
 
 __all__ = ["types"]
 
@@ -24,6 +25,8 @@ _Named = Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A Registry, 
 @types.command()
 def export(registry: _Named) -> None:
     """Print the types as a JSON document: each with its version and its JSON Schema. Keep it with a release."""
+    from streamkit.types.schemas import schemas_of
+
     print_line(msgspec.json.format(json_escaped(msgspec.json.encode(schemas_of(_registry(registry))))))
 
 
@@ -38,6 +41,8 @@ def check(
 
     Ends with 1 if they would fail to read entries that the release has written, and names each reason.
     """
+    from streamkit.types.schemas import breaking_changes
+
     found = _registry(registry)
     try:
         changes = breaking_changes(msgspec.json.decode(released.read_bytes()), found)
@@ -53,6 +58,8 @@ def check(
 
 
 def _registry(name: str) -> Registry[Any]:
+    from streamkit.types import Registry
+
     found = load(name)
     if not isinstance(found, Registry):
         raise typer.BadParameter(f"{name} is of type {type(found).__name__}, not a streamkit.types.Registry")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-
-from streamkit.views.catalog import LocalView, ask, find_views, query
-from streamkit.views.open_view import OpenView
 
 from .options import Archive, Json, StoreId, Url, open_store
 from .output import iso, print_line, record_line
 from .program import load, parts_of, program_of
 from .progress import progress
+
+if TYPE_CHECKING:
+    from streamkit.views.catalog import LocalView
 
 __all__ = ["routes", "run", "view", "views"]
 
@@ -26,6 +26,8 @@ App = Annotated[
 
 def views(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
     """List the views that have a database in the store's place for them, and those that are published."""
+    from streamkit.views.catalog import find_views
+
     with open_store(url, store, archive) as opened:
         for found in find_views(opened):
             _print(found, json)
@@ -66,6 +68,8 @@ def view(
     if app is not None or action in ("rebuild", "publish"):
         _by_program(action, name, sql, app, json)
         return
+    from streamkit.views.catalog import find_views, query
+
     with open_store(url, store, archive) as opened:
         found = list(find_views(opened, name, local=True))
         if not found:
@@ -100,6 +104,9 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         raise typer.BadParameter(
             f"{action} needs the program that defines the view: --app module:name", param_hint="--app"
         )
+    from streamkit.views.catalog import ask
+    from streamkit.views.open_view import OpenView
+
     named = [part for part in parts_of(load(app)) if isinstance(part, OpenView) and name in (part.name, part.path)]
     if not named:
         raise typer.BadParameter(f"{app} has no view {name!r}", param_hint="NAME")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamkit.groups import Delivery
-
 from .options import Archive, SpaceName, StoreId, Url, note_missing, open_store
 from .output import print_note
+
+if TYPE_CHECKING:
+    from streamkit.groups import Delivery
 
 __all__ = ["work"]
 
