@@ -132,6 +132,7 @@ def test_nothing_is_lost_on_s3(s3_bucket: S3Bucket) -> None:
     assert harmed(s3_bucket.url("killed"), EMULATED, "shared").errors == []
 
 
+@pytest.mark.exhaustive_only  # S3 is the service of every run
 @pytest.mark.azure
 def test_nothing_is_lost_on_azure(azurite: Azurite) -> None:
     assert harmed(azurite.url("killedconsumers"), EMULATED, "shared").errors == []

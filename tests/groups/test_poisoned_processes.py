@@ -60,6 +60,7 @@ def test_no_other_job_dies_on_s3(s3_bucket: S3Bucket, case: Case, covered: Calla
     covered("processes with a poison job, S3", 1)
 
 
+@pytest.mark.exhaustive_only  # S3 is the service of every run
 @pytest.mark.azure
 @pytest.mark.parametrize("case", EVERY if EXHAUSTIVE else [("key_shared", "run", "kills")], ids="-".join)
 def test_no_other_job_dies_on_azure(azurite: Azurite, case: Case, covered: Callable[[str, int], None]) -> None:

@@ -16,6 +16,7 @@ _MANY, _FEW = (2000, 200) if EXHAUSTIVE else (25, 2)
 _BEGIN = int(os.environ.get("STREAMKIT_SEED", "0"))
 
 
+@pytest.mark.exhaustive_only("azure")  # S3 is the service of every run
 @pytest.mark.timeout(0 if EXHAUSTIVE else 600)
 def test_nothing_of_what_was_erased_is_stored_whatever_happened_before(
     world: World, covered: Callable[[str, int], None], request: pytest.FixtureRequest

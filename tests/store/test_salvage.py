@@ -231,6 +231,7 @@ def test_a_bit_flipped_in_any_object_on_s3_loses_a_block_of_a_pack_at_most(s3_bu
         s3.put_object(Bucket=s3_bucket.name, Key=name, Body=data)
 
 
+@pytest.mark.exhaustive_only  # on a disk and on S3 every run flips bits
 def test_a_bit_flipped_in_any_row_on_azure_loses_one_transaction_at_most(azurite: Azurite) -> None:
     from azure.data.tables import TableServiceClient, UpdateMode
 
