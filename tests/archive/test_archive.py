@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from fix_archiving import ArchivedConformance, race
-from fix_covered import KINDS
+from fix_covered import EXHAUSTIVE, KINDS
 
 import streamkit
 from harness.harmed_tables import HARMS, damaged_file, missing_file
@@ -43,7 +43,7 @@ HOUR = 3600.0
 Make = Callable[..., streamkit.Client]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS if EXHAUSTIVE else ["remote"])  # TestArchivedLocal makes all checks of the contract
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes clients of one root."""
     name = uuid4().hex

@@ -197,6 +197,7 @@ def test_writers_that_are_killed_and_stopped_keep_every_promise_on_s3(
 
 
 @pytest.mark.azure
+@pytest.mark.exhaustive_only  # S3 is the service of every run
 @pytest.mark.timeout(1800)
 def test_writers_that_are_killed_and_stopped_keep_every_promise_on_azure(
     azurite: Azurite, tmp_path: Path, covered: Callable[[str, int], None]

@@ -174,6 +174,7 @@ def test_a_process_that_stops_on_s3(s3_bucket: Any, covered: Covered) -> None:
 
 
 @pytest.mark.azure
+@pytest.mark.exhaustive_only  # S3 is the service of every run
 def test_a_process_that_stops_on_azure(azurite: Any, covered: Covered) -> None:
     import streamkit_azure
 

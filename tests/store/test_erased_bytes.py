@@ -123,7 +123,7 @@ def points(trace: tuple[Call, ...], world: World) -> list[tuple[int, Fault]]:
     return changes[1 :: max(1, len(changes) // 3)] if not world.is_service else changes[len(changes) // 2 :][:1]
 
 
-@pytest.mark.exhaustive_only("memory")
+@pytest.mark.exhaustive_only("memory", "azure")  # S3 is the service of every run
 @pytest.mark.parametrize("archived", [False, True], ids=["log alone", "archived"])
 def test_nothing_of_it_is_left_wherever_the_process_was_killed(
     world: World, archived: bool, covered: Callable[[str, int], None], request: pytest.FixtureRequest
