@@ -12,11 +12,8 @@ import streamkit
 from streamkit import Record
 
 pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
-pytest.importorskip("sqlalchemy")
 
 import duckdb
-from pyiceberg.catalog import load_catalog
 
 EXPORT = Path(__file__).parents[2] / "infra" / "iceberg" / "export.py"
 COLUMNS = ("segment", "sequence", "payload")
@@ -24,6 +21,10 @@ COLUMNS = ("segment", "sequence", "payload")
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_archive_is_read_as_an_iceberg_table_after_each_export(tmp_path: Path) -> None:
+    pytest.importorskip("pyiceberg")  # here: no other process of the tests needs it
+    pytest.importorskip("sqlalchemy")
+    from pyiceberg.catalog import load_catalog
+
     export = run_path(str(EXPORT))["export"]
     catalog = load_catalog("test", type="in-memory", warehouse=str(tmp_path / "warehouse"))
     with streamkit.connect((tmp_path / "stores").as_uri()) as client:
