@@ -35,11 +35,16 @@ def run(bench: Bench) -> Iterator[Result]:
             "fresh process",
             {
                 "import streamkit": lambda: _run(times, "import streamkit", environment),
+                "import streamkit with its client": lambda: _run(times, "from streamkit import connect", environment),
                 "open a store and peek": lambda: _run(times, peek, environment),
                 "bare Python": lambda: _run(times, "pass", environment),
             },
         )
-    for work, limit in (("import streamkit", 45), ("open a store and peek", 100)):
+    for work, limit in (
+        ("import streamkit", 45),
+        ("import streamkit with its client", 60),
+        ("open a store and peek", 100),
+    ):
         figures = {name: rounds[name] for name in (work, "bare Python")}
         setting = f"fresh process, files in the page cache; each figure the best of {times} runs"
         yield Result(work, "ms", setting, figures, [at_most(limit, above="bare Python")])
