@@ -12,6 +12,7 @@ from ..leases import Lease
 from ..log.partition import Partition
 from ..log.still_in_log import TOGETHER
 from .location import path_name
+from .plan import plan_archive
 from .read import Archive
 from .remove import remove_all
 from .report import ArchiveReport
@@ -72,7 +73,8 @@ def archive_space(
                     raise
                 continue
             archive.check_location(group)
-            done = archive_partitions(group, held, archive, until, target_bytes, progress, spread)
+            planned = plan_archive(group, held, archive)
+            done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
             _remove_trimmed(group, archive, held)
             removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))

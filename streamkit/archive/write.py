@@ -1,8 +1,7 @@
-"""Archiving partitions: the log's transactions into files, the files into the table, then the watermarks.
+"""Writing an archive run: the log's transactions into files, the files into the table, then the watermarks.
 
 One commit to the table takes files of several partitions: a table of few versions is opened with few requests.
-An archiver that was stopped continues from the table. A file that no commit names does not count. A commit that the
-watermark does not know yet is taken over. Readers read transactions above the watermark from the log.
+A file that no commit names does not count. Readers read transactions above the watermark from the log.
 """
 
 from __future__ import annotations
@@ -10,27 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
-from ..errors import CorruptData, LeaseLost, Unavailable, UnsupportedVersion
-from ..index.head_change import change_head
-from ..index.upkeep import bring_forward
+from ..errors import CorruptData, LeaseLost, UnsupportedVersion
 from ..log.partition import Partition
-from ..log.rows import Head
-from ..retry import attempts
 from .file_builder import FileBuilder
 from .parquet import write_file
+from .plan import Growing, move_watermark
 from .snapshot import File
 from .spread import Spread, Work, Wrote
-from .table import Part, Table
-from .trim import trim_archive
+from .table import Table
 
 if TYPE_CHECKING:
     from ..leases import Lease
-    from .delta_log import LogState
     from .read import Archive
 
-__all__ = ["Archived", "archive_partitions", "files_of", "move_watermark"]
+__all__ = ["Archived", "archive_partitions", "files_of"]
 
 _ROWS = 1_000_000
 _FRAMES = 250_000
@@ -47,31 +39,8 @@ class Archived(NamedTuple):
     commits: int = 0
 
 
-class _Growing:
-    """The part of the next commit that belongs to one partition."""
-
-    def __init__(self, partition: Partition, reached: int, entries: int) -> None:
-        self.partition = partition
-        self.reached = reached
-        """The last transaction that the table holds."""
-        self.entries = entries
-        """The entries that the table holds."""
-        self.number = reached
-        """The last transaction in `files`."""
-        self.files: list[File] = []
-
-    @property
-    def part(self) -> Part:
-        rows = sum(file.rows for file in self.files)
-        return Part(self.partition.partition, self.files, self.number, self.entries + rows)
-
-    def committed(self) -> None:
-        self.entries = self.part.entries
-        self.reached, self.files = self.number, []
-
-
 def archive_partitions(
-    partitions: Sequence[Partition],
+    growing: Sequence[Growing],
     lease: Lease,
     archive: Archive,
     until: int,
@@ -79,25 +48,11 @@ def archive_partitions(
     progress: Callable[[int, int], None] | None = None,
     spread: Spread | None = None,
 ) -> Archived:
-    """Archive the known transactions that are not younger than `until` (ms), under the lease of `partitions`.
+    """Archive the planned transactions that are not younger than `until` (ms), under the lease of their partitions.
 
     `spread` has the files written elsewhere. LeaseLost if another archiver took over.
     """
     table = archive.table
-    partitions[0].check_space()  # a store that was deleted and created again gets no rows of the old one
-    for partition in partitions:
-        _index_all(partition)
-    state = table.state()
-    if state is not None:
-        table.check_incarnation(state, partitions[0].settings)
-        for partition in partitions:
-            if partition.head.floor.number > table.archived(state, partition.partition) + 1:
-                # The next transactions do not follow on the archived ones. Another engine may put both into one file,
-                # and nobody could tell then whether rows were deleted. (A file of several partitions stays.)
-                lease.check()
-                trim_archive(archive, partition)
-                state = table.state() or state
-    growing = [_begin(partition, table, state) for partition in partitions]
     total = Archived()
     try:
         for one, file, number in _written(growing, table, until, target_bytes, spread):
@@ -114,8 +69,8 @@ def archive_partitions(
 
 
 def _written(
-    growing: Sequence[_Growing], table: Table, until: int, target_bytes: int, spread: Spread | None
-) -> Iterator[tuple[_Growing, File | None, int]]:
+    growing: Sequence[Growing], table: Table, until: int, target_bytes: int, spread: Spread | None
+) -> Iterator[tuple[Growing, File | None, int]]:
     """Each file, as it comes, and the transaction that those of its partition go up to by then."""
     if spread is None:
         for one in growing:
@@ -140,26 +95,10 @@ def _written(
             yield by_partition[wrote.partition], file, number
 
 
-def _begin(partition: Partition, table: Table, state: LogState | None) -> _Growing:
-    last, archived = partition.watermark, partition.head.archived
-    reached = table.archived(state, partition.partition)
-    if not archived <= reached <= last:
-        raise CorruptData(
-            f"{table.url} ends at transaction {reached} of partition {partition.partition}; the log says that "
-            f"{archived} are archived and {last} are there: table and log do not belong together, restore one of them"
-        )
-    if reached > archived:
-        # An archiver stopped between its commit and the watermark.
-        found = table.snapshot_of(state).files if state is not None else ()
-        table.sync(file.path for file in found if file.partition == partition.partition and file.numbers[1] > archived)
-        move_watermark(partition, reached)
-    return _Growing(partition, reached, table.entries(state, partition.partition))
-
-
 def _commit(
     table: Table,
     lease: Lease,
-    growing: Sequence[_Growing],
+    growing: Sequence[Growing],
     total: Archived,
     progress: Callable[[int, int], None] | None,
 ) -> Archived:
@@ -202,16 +141,6 @@ def _commit(
     )
 
 
-def _index_all(partition: Partition) -> None:
-    for attempt in attempts(partition.clock):
-        if attempt:
-            partition.refresh()
-            partition.read_head()
-        if bring_forward(partition):
-            return
-    raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time, archive again later")
-
-
 def files_of(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
 ) -> Iterator[tuple[File | None, int]]:
@@ -232,19 +161,3 @@ def files_of(
     if number < last:
         raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
     yield write_file(table, builder.sorted()) if builder.rows else None, number
-
-
-def move_watermark(partition: Partition, number: int) -> None:
-    """Say in the head that the archive holds everything up to `number`. It never goes back."""
-
-    def archived(head: Head) -> Head:
-        if head.archived >= number:
-            return head
-        if head.watermark < number:
-            raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
-        return replace(head, archived=number)
-
-    head, etag = partition.known_head()
-    if etag is None or head.watermark < number:
-        partition.read_head()  # the known head may be old
-    change_head(partition, archived)
