@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from .errors import InvalidName
 from .log.batches import Bounds
@@ -13,12 +13,12 @@ from .seconds import check_seconds
 __all__ = [
     "bounds_of",
     "check_count",
-    "check_file_bytes",
     "check_gaps",
     "check_hours",
     "check_listing",
     "check_reverse",
     "check_sequence",
+    "check_type",
     "newest_of",
 ]
 
@@ -37,29 +37,37 @@ def bounds_of(
         ("max_timestamp", max_timestamp),
         ("limit", limit),
     ):
-        if value is not None and type(value) is not int:
-            raise TypeError(f"{name} is an int, not {type(value).__name__}")
+        check_type(value, int, f"{name} is an int", optional=True)
         if value is not None and value < 0:
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
     low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
     return Bounds(min_sequence or 0, max_sequence or 0, low, high, check_gaps(gaps))
 
 
-def check_count(name: str, value: Any) -> int:
-    """`value`, 1 or more."""
-    if type(value) is not int:
-        raise TypeError(f"{name} is an int, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} is 1 or more, not {value}")
-    return value
+def check_type(value: Any, kind: Any, what: str, *, optional: bool = False) -> None:
+    """TypeError unless `value` is of `kind`, or is None and `optional`. `what` says what it is, for the error.
+
+    A bool is no int.
+    """
+    if optional and value is None:
+        return
+    if not (type(value) is kind if kind in (int, bool) else isinstance(value, kind)):
+        raise TypeError(f"{what}, not {type(value).__name__}")
+
+
+def check_count(name: str, value: Any, least: int = 1, *, most: int | None = None) -> int:
+    """`value`, an int from `least` up to `most`."""
+    check_type(value, int, f"{name} is an int")
+    if value < least or (most is not None and value > most):
+        raise ValueError(f"{name} is {least} {'or more' if most is None else f'to {most}'}, not {value}")
+    return int(value)
 
 
 def newest_of(until: Any, min_age: Any, now: int) -> int:
     """The newest timestamp (ms) that both allow."""
     newest = 1 << 62
     if until is not None:
-        if type(until) is not int:
-            raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
+        check_type(until, int, "until is a timestamp in milliseconds")
         newest = until
     if min_age is not None:
         check_seconds("min_age", min_age)
@@ -68,47 +76,35 @@ def newest_of(until: Any, min_age: Any, now: int) -> int:
 
 
 def check_gaps(gaps: Any) -> Gaps:
-    if not isinstance(gaps, str):
-        raise TypeError(f"gaps is 'raise', 'skip' or 'yield', not {type(gaps).__name__}")
+    check_type(gaps, str, "gaps is 'raise', 'skip' or 'yield'")
     if gaps not in ("raise", "skip", "yield"):
         raise ValueError(f"gaps is 'raise', 'skip' or 'yield', not {gaps!r}")
-    return gaps  # type: ignore[return-value]
+    return cast(Gaps, gaps)
 
 
 def check_listing(prefix: Any, after: Any, limit: Any) -> None:
     """The bounds of a list of segments."""
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix is str, not {type(prefix).__name__}")
+    check_type(prefix, str, "prefix is str")
     try:
         prefix.encode()
     except UnicodeEncodeError:
         raise InvalidName("prefix has a lone surrogate, which is not text; no name begins with it") from None
     if after is not None:
         check_name(after, "segment")
-    if type(limit) is not int:
-        raise TypeError(f"limit is an int, not {type(limit).__name__}")
+    check_type(limit, int, "limit is an int")
     if limit < 0:
         raise ValueError(f"limit is 0 (no bound) or more, not {limit}")
 
 
 def check_sequence(name: str, value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{name} is a sequence, not {type(value).__name__}")
+    check_type(value, int, f"{name} is a sequence")
     if value < 0:
         raise ValueError(f"{name} is a sequence, 0 for all, not {value}")
-    return value
+    return int(value)
 
 
 def check_reverse(reverse: Any) -> None:
-    if type(reverse) is not bool:
-        raise TypeError(f"reverse is True or False, not {type(reverse).__name__}")
-
-
-def check_file_bytes(value: Any) -> None:
-    if type(value) is not int:
-        raise TypeError(f"target_file_bytes is an int, not {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"target_file_bytes is 1 or more, not {value}")
+    check_type(reverse, bool, "reverse is True or False")
 
 
 def check_hours(name: str, value: Any) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from .archive_url import ArchivePlace, archive_place
+from .arguments import check_count, check_type
 from .backend import Ambiguous, ArchiveHost, ArchiveWriter, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed, Unavailable
@@ -56,15 +57,11 @@ def connect(
     if url is None:
         url = os.environ.get("STREAMKIT_URL") or _default_url()
         archive = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
-    if not isinstance(url, str):
-        raise TypeError(f"a store URL is str, not {type(url).__name__}")
+    check_type(url, str, "a store URL is str")
     timeout = check_seconds("timeout", timeout, positive=True, endless=True)
     poll = check_poll(poll)
     place = None if archive is None else archive_place(archive)
-    if type(max_transaction_bytes) is not int:
-        raise TypeError(f"max_transaction_bytes is an int, not {type(max_transaction_bytes).__name__}")
-    if not 1 <= max_transaction_bytes <= 1 << 30:
-        raise ValueError(f"max_transaction_bytes is 1 to {1 << 30}, not {max_transaction_bytes}")
+    check_count("max_transaction_bytes", max_transaction_bytes, most=1 << 30)
     return Client(url, _driver(url, timeout), timeout, poll, max_transaction_bytes, clock, place)
 
 
@@ -310,8 +307,7 @@ def archive_root(client: Client) -> ArchiveRoot:
 def _uuid(store_id: UUID | str) -> UUID:
     if isinstance(store_id, UUID):
         return store_id
-    if not isinstance(store_id, str):
-        raise TypeError(f"a store's id is a UUID or its text, not {type(store_id).__name__}")
+    check_type(store_id, str, "a store's id is a UUID or its text")
     try:
         return UUID(store_id)
     except ValueError as error:

@@ -14,6 +14,7 @@ from threading import Lock
 
 import msgspec
 
+from .arguments import check_type
 from .errors import PermanentError, SequenceMismatch
 from .model import Entry, Record
 from .store import Store
@@ -209,8 +210,7 @@ def _check_texts(name: str, texts: object) -> None:
 
 
 def _checked(event: Event) -> Event:
-    if not isinstance(event, Event):
-        raise TypeError(f"an event is a streamkit.dcb.Event, not {type(event).__name__}")
+    check_type(event, Event, "an event is a streamkit.dcb.Event")
     for key in event.metadata:
         if key.startswith(_OURS):
             raise ValueError(f"the metadata key {key!r} begins with {_OURS!r}, which is reserved: choose another one")

@@ -8,6 +8,7 @@ from os import urandom
 
 import msgspec
 
+from .arguments import check_type
 from .backend import ABSENT, Backend
 from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
@@ -203,12 +204,10 @@ def _put_once(backend: Backend, clock: Clock, partition: bytes, key: bytes, data
 
 def settings_of(partitions: int, durability: str, idempotency_window: float, archive_grace: float = 3600.0) -> Settings:
     """Checked settings. TypeError or ValueError."""
-    if type(partitions) is not int:
-        raise TypeError(f"partitions is an int, not {type(partitions).__name__}")
+    check_type(partitions, int, "partitions is an int")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ValueError(f"a space has 1 to {MOST_PARTITIONS} partitions, not {partitions}")
-    if not isinstance(durability, str):
-        raise TypeError(f"durability is 'committed' or 'buffered', not {type(durability).__name__}")
+    check_type(durability, str, "durability is 'committed' or 'buffered'")
     if durability not in ("committed", "buffered"):
         raise ValueError(f"durability is 'committed' or 'buffered', not {durability!r}")
     window = check_seconds("idempotency_window", idempotency_window, positive=True, endless=True)
@@ -226,8 +225,7 @@ def changed_settings(
     if archive_grace is not None:
         grace = check_seconds("archive_grace", archive_grace, positive=True)
     if trimmed_rows is not None:
-        if not isinstance(trimmed_rows, str):
-            raise TypeError(f"trimmed_rows is 'keep' or 'remove', not {type(trimmed_rows).__name__}")
+        check_type(trimmed_rows, str, "trimmed_rows is 'keep' or 'remove'")
         if trimmed_rows not in ("keep", "remove"):
             raise ValueError(f"trimmed_rows is 'keep' or 'remove', not {trimmed_rows!r}")
     return Changed(window, grace, trimmed_rows or "")

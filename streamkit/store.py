@@ -12,12 +12,12 @@ from uuid import UUID
 from .arguments import (
     bounds_of,
     check_count,
-    check_file_bytes,
     check_gaps,
     check_hours,
     check_listing,
     check_reverse,
     check_sequence,
+    check_type,
     newest_of,
 )
 from .backend import Ambiguous
@@ -210,8 +210,7 @@ class Store:
         reached, or the place cannot be filled. An id that belongs to no transaction of this store is "absent", and
         nothing is written for it. CorruptData if the log is damaged at that place.
         """
-        if not isinstance(transaction_id, (UUID, str)):
-            raise TypeError(f"a transaction id is a UUID or its text, not {type(transaction_id).__name__}")
+        check_type(transaction_id, (UUID, str), "a transaction id is a UUID or its text")
         self._handle.check_open()
         id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
         if not is_id(id):
@@ -251,8 +250,7 @@ class Store:
         the segment's partition is asked, otherwise all are.
         """
         check_name(space, "space")
-        if not isinstance(idempotency_key, str):
-            raise TypeError(f"an idempotency key is str, not {type(idempotency_key).__name__}")
+        check_type(idempotency_key, str, "an idempotency key is str")
         check_key(idempotency_key)
         if segment is not None:
             check_name(segment, "segment")
@@ -340,8 +338,7 @@ class Store:
     ) -> Iterator[Entry]:
         """Yield the entries of several spaces, merged by timestamp, each after its offset (None: from the start). {}
         reads nothing."""
-        if not isinstance(offsets, Mapping):
-            raise TypeError(f"consume takes a mapping of space to offset or None, not {type(offsets).__name__}")
+        check_type(offsets, Mapping, "consume takes a mapping of space to offset or None")
         bounds = bounds_of(0, 0, min_timestamp, max_timestamp, limit, gaps)
         after = {
             check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
@@ -421,8 +418,7 @@ class Store:
 
         check_name(space, "space")
         kept = stored(retention)
-        if expected is not None and not isinstance(expected, SpaceSettings):
-            raise TypeError(f"expected is what store.space_settings(…) returned, not {type(expected).__name__}")
+        check_type(expected, SpaceSettings, "expected is what store.space_settings(…) returned", optional=True)
         self._handle.check_open()
         known = self._shared.ready(space, ())
         request = Request((), control=Control(retention=kept))
@@ -625,8 +621,7 @@ class Store:
         Together they are one cursor: update it by `offsets[entry.space] = entry.space_offset`, and follow from it
         again later. Entries of one look come by timestamp. The entries of each space keep their order. {} ends at once.
         """
-        if not isinstance(offsets, Mapping):
-            raise TypeError(f"follow takes a mapping of space to offset or None, not {type(offsets).__name__}")
+        check_type(offsets, Mapping, "follow takes a mapping of space to offset or None")
         after = {
             check_name(space, "space"): None if offset is None else Offset.decode(offset, space)
             for space, offset in offsets.items()
@@ -657,8 +652,7 @@ class Store:
 
         It ends `ttl` seconds after its last renewal. `wait`: the seconds for which to keep trying.
         """
-        if not isinstance(key, str):
-            raise TypeError(f"a lease's name is str, not {type(key).__name__}")
+        check_type(key, str, "a lease's name is str")
         check_name(key, "lease")
         check_seconds("ttl", ttl)
         if wait is not None:
@@ -961,7 +955,7 @@ class Store:
 
         check_name(space, "space")
         newest = newest_of(until, min_age, self._shared.clock.now())
-        check_file_bytes(target_file_bytes)
+        check_count("target_file_bytes", target_file_bytes)
         known = self._known(space)
         if known is None:
             return ArchiveReport(space)
@@ -999,7 +993,7 @@ class Store:
         from .archive.compact import compact_space
 
         check_name(space, "space")
-        check_file_bytes(target_file_bytes)
+        check_count("target_file_bytes", target_file_bytes)
         check_hours("retention_hours", retention_hours)
         if self._known(space) is None:
             return CompactReport(space)
@@ -1027,14 +1021,12 @@ class Store:
         from .archive.restore import restore_space
 
         check_name(space, "space")
-        if not isinstance(source, Store):
-            raise TypeError(f"source is a store, not {type(source).__name__}")
+        check_type(source, Store, "source is a store")
         if source.id == self.id and source._shared.archive_root()[0] == self._shared.archive_root()[0]:
             raise ValueError("a store is not restored into itself: choose a new UUID for it")
         if tier not in ("all", "cold"):
             raise ValueError(f'tier is "all" or "cold", not {tier!r}')
-        if until is not None and type(until) is not int:
-            raise TypeError(f"until is a timestamp in milliseconds, not {type(until).__name__}")
+        check_type(until, int, "until is a timestamp in milliseconds", optional=True)
         self._handle.check_open()
         source._handle.check_open()
         return restore_space(source, self, space, until or 0, tier == "cold", progress)
@@ -1095,8 +1087,7 @@ class Store:
         self._handle.check_open()
         if point is not None:
             check_count("point", point)
-        if backup_of is not None and not isinstance(backup_of, UUID):
-            raise TypeError(f"backup_of is a uuid.UUID, not {type(backup_of).__name__}")
+        check_type(backup_of, UUID, "backup_of is a uuid.UUID", optional=True)
         if isinstance(spaces, str):
             raise TypeError("spaces are several names, not a str: pass [name]")
         names = None if spaces is None else [check_name(space, "space") for space in spaces]
@@ -1147,8 +1138,7 @@ class Store:
 
         check_name(space, "space")
         check_name(target, "space")
-        if into is not None and not isinstance(into, Store):
-            raise TypeError(f"into is a Store, not {type(into).__name__}")
+        check_type(into, Store, "into is a Store", optional=True)
         self._handle.check_open()
         return salvage_space(self, space, into or self, target, dry_run, progress)
 

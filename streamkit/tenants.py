@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from .arguments import check_type
 from .client import Client
 from .errors import CorruptData, SequenceMismatch, SpaceFull
 from .model import Record
@@ -49,10 +50,8 @@ class Tenants:
     """
 
     def __init__(self, client: Client, store: Store, space: str = "tenants") -> None:
-        if not isinstance(client, Client):
-            raise TypeError(f"client is what connect() gives, not {type(client).__name__}")
-        if not isinstance(store, Store):
-            raise TypeError(f"store is what client.store(…) gives, not {type(store).__name__}")
+        check_type(client, Client, "client is what connect() gives")
+        check_type(store, Store, "store is what client.store(…) gives")
         self._client = client
         self._store = store
         self._space = check_name(space, "space")
@@ -168,8 +167,7 @@ class Tenants:
 
 
 def _checked(tenant: Tenant) -> Tenant:
-    if not isinstance(tenant.store, UUID):
-        raise TypeError(f"a tenant's store is a uuid.UUID, not {type(tenant.store).__name__}")
+    check_type(tenant.store, UUID, "a tenant's store is a uuid.UUID")
     for name, value in tenant.metadata.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"metadata maps str to str; {name!r} has a value of type {type(value).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .arguments import check_type
 from .errors import Fenced, TransactionTooLarge
 from .handle import Handle
 from .leases import Lease, LeaseGrant
@@ -115,8 +116,7 @@ class Writer:
 
 
 def check_key(key: str | None) -> str | None:
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"an idempotency key is str or None, not {type(key).__name__}")
+    check_type(key, str, "an idempotency key is str or None", optional=True)
     if key == "":
         raise ValueError("an idempotency key is not empty; None is for no key")
     if key is not None and not key.isascii():
@@ -128,8 +128,9 @@ def check_key(key: str | None) -> str | None:
 
 
 def check_lease(lease: Lease | LeaseGrant | None) -> Lease | LeaseGrant | None:
-    if lease is not None and not isinstance(lease, Lease | LeaseGrant):
-        raise TypeError(f"lease is what `store.lease(…)` or `store.acquire_lease(…)` gave, not {type(lease).__name__}")
+    check_type(
+        lease, Lease | LeaseGrant, "lease is what `store.lease(…)` or `store.acquire_lease(…)` gave", optional=True
+    )
     return lease
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from .. import client
+from ..arguments import check_count
 from ..clock import SYSTEM_CLOCK, Clock
 from ..errors import StoreClosed
 from .reading import items
@@ -34,10 +35,7 @@ def connect(
     `threads`: how many threads at most wait for the storage, for reads and, apart from them, for commits. They do not
     limit how many coroutines read, follow and write. The rest is as in `streamkit.connect`.
     """
-    if type(threads) is not int:
-        raise TypeError(f"threads is an int, not {type(threads).__name__}")
-    if not 1 <= threads <= 1024:
-        raise ValueError(f"threads is 1 to 1024, not {threads}")
+    check_count("threads", threads, most=1024)
     found = client.connect(
         url,
         timeout=timeout,

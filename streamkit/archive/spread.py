@@ -19,6 +19,7 @@ from uuid import UUID
 
 import msgspec
 
+from ..arguments import check_type
 from ..errors import PermanentError, StreamkitError, Unavailable
 from .snapshot import File
 
@@ -128,8 +129,7 @@ class Processes:
     store at `url`."""
 
     def __init__(self, url: str, count: int, *, archive: str | None = None) -> None:
-        if type(count) is not int:
-            raise TypeError(f"count is how many processes, an int, not {type(count).__name__}")
+        check_type(count, int, "count is how many processes, an int")
         if count < 1:
             raise ValueError(f"count is one process or more, not {count}")
         if url.startswith("memory:"):

@@ -8,6 +8,7 @@ from os import PathLike, fspath, urandom
 from pathlib import Path
 from uuid import UUID
 
+from ..arguments import check_type
 from ..backend import ABSENT, ANY, Ambiguous, Backend, Conflict, Expect, Scrubs
 from ..client import Client, connect
 from ..errors import PermanentError, Unavailable
@@ -48,8 +49,7 @@ Progress = Callable[[int, int], None]
 @contextmanager
 def open_repository(url: str | PathLike[str], store: UUID, progress: Progress | None = None) -> Iterator[Repository]:
     """The backups of a store at `url`, which may be a path. ValueError for a URL that is none."""
-    if not isinstance(url, (str, PathLike)):
-        raise TypeError(f"a backup's URL is a str or a path, not {type(url).__name__}")
+    check_type(url, (str, PathLike), "a backup's URL is a str or a path")
     text = fspath(url)
     if not isinstance(url, str) or "://" not in text:
         try:

@@ -12,6 +12,7 @@ from datetime import datetime
 from glob import escape
 from typing import Any, Generic, TypeVar
 
+from ..arguments import check_count, check_type
 from ..errors import (
     CorruptData,
     EntriesRemoved,
@@ -77,10 +78,7 @@ class Repository(Generic[A]):
         if not isinstance(aggregate, type) or not issubclass(aggregate, Aggregate):
             raise TypeError(f"a repository is of a subclass of Aggregate, not of {aggregate!r:.60}")
         for name, value in (("snapshot_every", snapshot_every), ("cache", cache)):
-            if type(value) is not int:
-                raise TypeError(f"{name} is an int, not {type(value).__name__}")
-            if value < 0:
-                raise ValueError(f"{name} is 0 or more, not {value}")
+            check_count(name, value, 0)
         self.space = space
         self.aggregate = aggregate
         self._store = store
@@ -116,8 +114,7 @@ class Repository(Generic[A]):
         events were trimmed or have expired, and no snapshot includes them.
         """
         check_name(id, "segment")
-        if type(must_exist) is not bool:
-            raise TypeError(f"must_exist is a bool, not {type(must_exist).__name__}")
+        check_type(must_exist, bool, "must_exist is a bool")
         aggregate = self._as_of(id, at) if at is not None else self._now(id)
         if must_exist and not aggregate.version:
             when = "" if at is None else f" at {at}"
@@ -295,8 +292,7 @@ class Repository(Generic[A]):
         with the same events, nothing is written: the first status is returned, and the aggregate is loaded again.
         Errors of the store are raised too.
         """
-        if not isinstance(aggregate, self.aggregate):
-            raise TypeError(f"this repository saves {self.aggregate.__name__}, not {type(aggregate).__name__}")
+        check_type(aggregate, self.aggregate, f"this repository saves {self.aggregate.__name__}")
         if not aggregate.id:
             raise ValueError("an aggregate is known by the id that it was loaded with: repository.load(id) makes it")
         pending = aggregate.pending

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..arguments import check_count
+from ..arguments import check_count, check_type
 from ..clock import Clock
 from ..errors import DeliveryLost, StoreClosed, StreamkitError
 from ..log.notifier import Notifier
@@ -472,8 +472,7 @@ class Consumer:
 
     def reject(self, delivery: Delivery, reason: str = "rejected") -> None:
         """Make the entry a dead letter at once, because it cannot be handled. DeliveryLost as for `ack`."""
-        if not isinstance(reason, str):
-            raise TypeError(f"reason is str, not {type(reason).__name__}")
+        check_type(reason, str, "reason is str")
         self._is_live(delivery)
         event = Died([(delivery.ticket, 1)], storable(reason))
         self._core.settle(delivery, lambda state, at: ([event], None))
@@ -524,8 +523,7 @@ class Consumer:
 
     def is_held(self, delivery: Delivery) -> bool:
         """True if nothing was said about it yet, and it was not taken back with another one of its key."""
-        if not isinstance(delivery, Delivery):
-            raise TypeError(f"delivery is a Delivery, from receive(), not {type(delivery).__name__}")
+        check_type(delivery, Delivery, "delivery is a Delivery, from receive()")
         return _key(delivery) in self._held
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from ..arguments import check_type
 from ..errors import DeliveryLost, GroupExists, SequenceMismatch, SpaceExists, StoreClosed
 from ..lexkey import LexKey
 from ..model import Entry
@@ -494,8 +495,7 @@ class Group:
         found: list[Delivery] = []
         caught_up: set[int] = set()
         for delivery in deliveries:
-            if not isinstance(delivery, Delivery):
-                raise TypeError(f"deliveries are what receive() gave, not {type(delivery).__name__}")
+            check_type(delivery, Delivery, "deliveries are what receive() gave")
             chain = self.core.lane(delivery.lane).chain
             if delivery.lane not in caught_up:
                 caught_up.add(delivery.lane)

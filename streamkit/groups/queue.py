@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..arguments import check_type
 from ..checksum import crc32
 from ..model import Record, SegmentStatus
 from ..seconds import check_seconds
@@ -41,12 +42,10 @@ def job_records(
     jobs: Iterable[Record], *, key: str | None = None, delay: float = 0.0, priority: int = 0
 ) -> tuple[str, list[Record]]:
     """The segment of jobs of one kind, and their records as a queue stores them. See `Queue.put`."""
-    if type(priority) is not int:
-        raise TypeError(f"priority is an int, not {type(priority).__name__}")
+    check_type(priority, int, "priority is an int")
     if priority not in _PRIORITIES:
         raise ValueError(f"priority is {_PRIORITIES[0]} to {_PRIORITIES[-1]}, not {priority}")
-    if key is not None and not isinstance(key, str):
-        raise TypeError(f"key is str or None, not {type(key).__name__}")
+    check_type(key, str, "key is str or None", optional=True)
     try:
         spread = 0 if key is None else 1 + crc32(key.encode()) % _BUCKETS
     except UnicodeEncodeError:

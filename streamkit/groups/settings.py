@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..arguments import check_count, check_type
 from ..names import check_name
 from ..seconds import check_seconds
 
@@ -59,10 +60,7 @@ def checked(given: dict[str, Any], queue: bool = False) -> dict[str, Any]:
     for name, most in (("max_deliveries", 1000), ("max_pending", 100_000), ("lanes", MOST_LANES)):
         if name in given:
             value = given[name]
-            if type(value) is not int:
-                raise TypeError(f"{name} is an int, not {type(value).__name__}")
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} is 1 to {most}, not {value}")
+            check_count(name, value, most=most)
     mode = given.get("mode", "shared")
     if mode not in ("shared", "exclusive", "key_shared"):
         raise ValueError(f"mode is 'shared', 'exclusive' or 'key_shared', not {mode!r}")
@@ -70,8 +68,7 @@ def checked(given: dict[str, Any], queue: bool = False) -> dict[str, Any]:
         given["lanes"] = 1
     key = given.get("key")
     if key is not None:
-        if not isinstance(key, str):
-            raise TypeError(f"key is the name of a metadata, or None for the segment, not {type(key).__name__}")
+        check_type(key, str, "key is the name of a metadata, or None for the segment")
         if mode != "key_shared":
             raise ValueError("key is for mode='key_shared': the others keep no order by key")
     segments = given.get("segments")

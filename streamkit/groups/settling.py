@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from ..arguments import check_type
 from ..seconds import check_seconds
 from .core import Core
 from .decide import behind, give_up
@@ -74,8 +75,7 @@ class Receipt(NamedTuple):
 
 
 def _check(settlement: Settlement) -> None:
-    if not isinstance(settlement, Settlement):
-        raise TypeError(f"settle() takes Settlements, not {type(settlement).__name__}")
+    check_type(settlement, Settlement, "settle() takes Settlements")
     if settlement.action not in get_args(Action):
         raise ValueError(f"action is one of {', '.join(get_args(Action))}, not {settlement.action!r}")
     if settlement.delay is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..arguments import check_type
+
 __all__ = ["check_erasure"]
 
 
@@ -16,21 +18,18 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any, sequences:
     """The sequences that are named one by one. TypeError, or ValueError where nothing is named, or nothing can be."""
     if segment is None and metadata is None:
         raise ValueError("erase takes a segment, or a glob of segments, or metadata, or both: nothing was named")
-    if segment is not None and not isinstance(segment, str):
-        raise TypeError(f"segment is the name of one, or a glob, not {type(segment).__name__}")
+    check_type(segment, str, "segment is the name of one, or a glob", optional=True)
     if segment == "":
         raise ValueError("segment is the name of one, or a glob; an empty text names none")
     _check_text("segment", segment or "")
     for name, value in (("first", first), ("last", last)):
-        if value is not None and type(value) is not int:
-            raise TypeError(f"{name} is a sequence, not {type(value).__name__}")
+        check_type(value, int, f"{name} is a sequence", optional=True)
         if value is not None and value < 1:
             raise ValueError(f"{name} is a sequence from 1, not {value}")
     if segment is None and (first != 1 or last is not None):
         raise ValueError("first and last are sequences of a segment: name one, or a glob")
     if metadata is not None:
-        if not isinstance(metadata, Mapping):
-            raise TypeError(f"metadata is a mapping of text to text, not {type(metadata).__name__}")
+        check_type(metadata, Mapping, "metadata is a mapping of text to text")
         if not metadata:
             raise ValueError("metadata names no pair: every entry has all of none")
         for name, value in metadata.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import check_type
 from ..log.floors import Retained
 from ..log.offsets import Offset
 from ..retention import Retention
@@ -35,8 +36,7 @@ def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, ke
     if max_age is not None:
         check_seconds("max_age", max_age)
     if before is not None and segment is not None:
-        if type(before) is not int:
-            raise TypeError(f"before is a sequence of the segment, not {type(before).__name__}")
+        check_type(before, int, "before is a sequence of the segment")
         if before < 0:
             raise ValueError(f"before is a sequence, not {before}")
     elif before is not None:
@@ -58,8 +58,7 @@ def stored(retention: Retention) -> Retained:
         ("per", retention.per, ("segment", "space")),
         ("when_full", retention.when_full, ("drop_oldest", "reject")),
     ):
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is {words[0]!r} or {words[1]!r}, not {type(value).__name__}")
+        check_type(value, str, f"{name} is {words[0]!r} or {words[1]!r}")
         if value not in words:
             raise ValueError(f"{name} is {words[0]!r} or {words[1]!r}, not {value!r}")
     return Retained(
@@ -74,7 +73,6 @@ def stored(retention: Retention) -> Retained:
 def _count(value: Any, name: str, least: int = 0) -> None:
     if value is None:
         return
-    if type(value) is not int:
-        raise TypeError(f"{name} is an int, not {type(value).__name__}")
+    check_type(value, int, f"{name} is an int")
     if not least <= value < 1 << 63:
         raise ValueError(f"{name} is a number from {least} to {(1 << 63) - 1}, not {value}")

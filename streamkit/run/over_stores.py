@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ..arguments import check_count
+from ..arguments import check_count, check_type
 from ..errors import OutcomeUnknown, StoreClosed, StreamkitError, TransientError
 from ..open_store import OpenStore
 from ..seconds import check_seconds
@@ -147,8 +147,7 @@ class ProgramOverStores:
 
     def add(self, store: Store) -> None:
         """Add a store and its parts, also while the program runs. ValueError if the program has it already."""
-        if not isinstance(store, Store):
-            raise TypeError(f"a store is what client.store(…) gives, not {type(store).__name__}")
+        check_type(store, Store, "a store is what client.store(…) gives")
         turns = [self._turn(part, store) for part in self._make(store)]
         with self._changed:
             if store.id in self._turns:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from ..arguments import check_type
 from ..gaps import Gap
 from ..leases import Lease, LeaseGrant
 from ..lexkey import LexKey
@@ -73,8 +74,7 @@ class AsyncTypedStore(Generic[W, R]):
     """A store of objects for asyncio, from `store.typed(registry)` of `streamkit.aio`: see `TypedStore`."""
 
     def __init__(self, store: AsyncStore, registry: Registry[W], unknown: Policy = "raise") -> None:
-        if not isinstance(registry, Registry):
-            raise TypeError(f"a typed store takes a streamkit.types.Registry, not {type(registry).__name__}")
+        check_type(registry, Registry, "a typed store takes a streamkit.types.Registry")
         self.store = store
         self.registry = registry
         self.unknown = check_policy(unknown)

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from ..arguments import check_type
 from ..errors import CorruptData, PermanentError, UnsupportedVersion
 from ..eventsourcing.codecs import Codec, JsonCodec, MsgpackCodec, PydanticCodec
 from ..eventsourcing.versions import (
@@ -72,8 +73,7 @@ class Type(Generic[T]):
             raise TypeError(f"a type is a class, not {kind!r:.60}")
         self.kind = kind
         self.name = kind.__name__ if name is None else name
-        if not isinstance(self.name, str):
-            raise TypeError(f"the name of a type is str, not {type(self.name).__name__}")
+        check_type(self.name, str, "the name of a type is str")
         if not self.name:
             raise ValueError(f"the name of the type {kind.__qualname__} is empty")
         self.version = version

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
+from ..arguments import check_type
 from ..gaps import Gap
 from ..leases import Lease, LeaseGrant
 from ..lexkey import LexKey
@@ -77,8 +78,7 @@ class TypedStore(Generic[W, R]):
     """
 
     def __init__(self, store: Store, registry: Registry[W], unknown: Policy = "raise") -> None:
-        if not isinstance(registry, Registry):
-            raise TypeError(f"a typed store takes a streamkit.types.Registry, not {type(registry).__name__}")
+        check_type(registry, Registry, "a typed store takes a streamkit.types.Registry")
         self.store = store
         self.registry = registry
         self.unknown = check_policy(unknown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ..arguments import check_type
 from ..model import Entry
 from ..views.view import View
 from .registry import Policy, Registry, Typed
@@ -59,6 +60,5 @@ class _Applied(View):
 
 def applied(view: TypedView[Any], registry: Registry[Any], policy: Policy) -> View:
     """The view for the store. TypeError for another one than a TypedView."""
-    if not isinstance(view, TypedView):
-        raise TypeError(f"a view of a typed store is a streamkit.types.TypedView, not {type(view).__name__}")
+    check_type(view, TypedView, "a view of a typed store is a streamkit.types.TypedView")
     return _Applied(view, registry, policy)

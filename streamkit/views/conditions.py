@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from ..arguments import check_type
 from .entries import placeholders
 from .keys import end_of_prefix
 
@@ -26,8 +27,7 @@ class Column:
     """The value that a path names: in the JSON, or one that every entry has."""
 
     def __init__(self, path: str) -> None:
-        if not isinstance(path, str):
-            raise TypeError(f'a path is text, as "user.id", not {type(path).__name__}')
+        check_type(path, str, 'a path is text, as "user.id"')
         self.path = path
         self.own = path.startswith("@")
         if not self.own:
@@ -133,8 +133,7 @@ def extract(path: str) -> str:
 
 def json_path(path: str) -> str:
     """The path in SQLite's form, safe within a string. ValueError if it is not a path."""
-    if not isinstance(path, str):
-        raise TypeError(f'a path is text, as "user.id", not {type(path).__name__}')
+    check_type(path, str, 'a path is text, as "user.id"')
     names = path.removeprefix("$.")
     if not _PATH.fullmatch(names) or "\0" in names or not _is_utf8(names):
         raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..arguments import check_type
 from ..errors import PermanentError, Unavailable
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
@@ -85,8 +86,7 @@ def decode(row: Sequence[Any]) -> Entry:
 
 
 def limited(limit: int) -> str:
-    if type(limit) is not int:
-        raise TypeError(f"limit is an int, not {type(limit).__name__}")
+    check_type(limit, int, "limit is an int")
     if limit < 0:
         raise ValueError(f"limit is 0 (no limit) or more, not {limit}")
     return f" limit {min(limit, _MOST)}" if limit else ""

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from ..arguments import check_type
+
 __all__ = ["end_of_prefix", "loaded", "stored", "stored_prefix", "values"]
 
 _FALSE, _TRUE, _BYTES, _TUPLE = b"\x00", b"\x01", b"\x02", b"\x03"
@@ -51,8 +53,7 @@ def stored(key: Any) -> Any:
 
 def stored_prefix(prefix: Any) -> str | bytes:
     """The common beginning of the stored forms of all keys that begin with `prefix`."""
-    if not isinstance(prefix, str | bytes | tuple):
-        raise TypeError(f"a prefix is str, bytes or a tuple, not {type(prefix).__name__}")
+    check_type(prefix, str | bytes | tuple, "a prefix is str, bytes or a tuple")
     found: str | bytes = stored(prefix)
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
+from ..arguments import check_type
 from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
@@ -90,8 +91,7 @@ class Links(EntryView):
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a link's end must be a str, not {type(name).__name__}")
+    check_type(name, str, "the name of a link's end must be a str")
 
 
 def _pair(link: tuple[str, str]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+from ..arguments import check_type
 from ..errors import (
     CorruptData,
     InvalidOffset,
@@ -79,8 +80,7 @@ def open_view(
         raise ValueError(f"a view's version is 0 or more, not {version}")
     if on_error not in ("pause", "skip"):
         raise ValueError(f'on_error is "pause" or "skip", not {on_error!r}')
-    if type(batch) is not int:
-        raise TypeError(f"batch is a number of entries, not {type(batch).__name__}")
+    check_type(batch, int, "batch is a number of entries")
     if batch < 1:
         raise ValueError(f"batch is 1 or more entries, not {batch}")
     check_seconds("publish_every", publish_every, endless=True)

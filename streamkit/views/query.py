@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..arguments import check_type
 from ..model import Entry
 from ..run.reading import Removed
 from .conditions import Column, extract, json_path
@@ -118,8 +119,7 @@ class Query(EntryView):
         reverse: bool,
         limit: int,
     ) -> tuple[str, list[Any]]:
-        if where is not None and not isinstance(where, Mapping):
-            raise TypeError(f'conditions are a dict, as in {{"user.id": 7}}, not {type(where).__name__}')
+        check_type(where, Mapping, 'conditions are a dict, as in {"user.id": 7}', optional=True)
         conditions: list[str] = []
         parameters: list[Any] = []
         for path, wanted in [*(where or {}).items(), *equal.items()]:

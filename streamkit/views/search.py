@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Literal
 
+from ..arguments import check_type
 from ..errors import MissingDependency, PermanentError
 from ..functions import check_function
 from ..model import Entry
@@ -34,8 +35,7 @@ class Search(EntryView):
         self._next = 1
 
     def _check_tokenizer(self) -> None:
-        if not isinstance(self._tokenizer, str):
-            raise TypeError(f"a tokenizer is text, not {type(self._tokenizer).__name__}")
+        check_type(self._tokenizer, str, "a tokenizer is text")
         with closing(sqlite3.connect(":memory:")) as db:
             try:
                 self.setup(db)
@@ -74,8 +74,7 @@ class Search(EntryView):
 
         With `syntax` it is a query in FTS5's own language: AND, OR, NOT, NEAR. ValueError if it is malformed.
         """
-        if not isinstance(query, str):
-            raise TypeError(f"a query is text, not {type(query).__name__}")
+        check_type(query, str, "a query is text")
         if order not in ("rank", "newest", "oldest"):
             raise ValueError(f'order is "rank", "newest" or "oldest", not {order!r}')
         if syntax and "\0" in query:
@@ -95,8 +94,7 @@ class Search(EntryView):
 
     def count(self, query: str) -> int:
         """Count the entries that `search` would find."""
-        if not isinstance(query, str):
-            raise TypeError(f"a query is text, not {type(query).__name__}")
+        check_type(query, str, "a query is text")
         terms = _terms(query)
         if not terms:
             return 0

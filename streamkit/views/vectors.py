@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..arguments import check_count, check_type
 from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
@@ -31,8 +32,7 @@ class Vectors(EntryView):
     def __init__(self, embed: Callable[[Entry], Sequence[float] | None], dimensions: int, *, version: int = 1) -> None:
         super().__init__(version)
         check_function("embed", embed, "an Entry", iterated=True)
-        if type(dimensions) is not int:
-            raise TypeError(f"dimensions are an int, not {type(dimensions).__name__}")
+        check_type(dimensions, int, "dimensions are an int")
         if dimensions < 1:
             raise ValueError(f"a vector has 1 or more dimensions, not {dimensions}")
         self._embed = embed
@@ -79,10 +79,7 @@ class Vectors(EntryView):
     def similar(self, vector: Sequence[float], limit: int = 10) -> list[tuple[Entry, float]]:
         """Find entries like `nearest`, each with its cosine: 1 for the same direction, 0 for a right angle, -1 for the
         opposite."""
-        if type(limit) is not int:
-            raise TypeError(f"limit is an int, not {type(limit).__name__}")
-        if limit < 1:
-            raise ValueError(f"limit is 1 or more, not {limit}")
+        check_count("limit", limit)
         wanted = self._unit(vector)
         db = self.db
         with self._asking():
