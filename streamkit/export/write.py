@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -84,13 +85,22 @@ def _locked(part: Path, target: Path) -> Iterator[BinaryIO]:
     with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         try:
             if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file)
             # The last owner of the lock may have given the file its name, or removed it.
             if not os.path.samestat(os.fstat(file.fileno()), part.stat()):
                 raise FileNotFoundError(part)
         except (BlockingIOError, FileNotFoundError) as error:
             raise PermanentError(f"another export writes {target}: wait for its end, or choose another name") from error
         yield file
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file, if its file system has locks. BlockingIOError if it is locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+            raise
 
 
 def _check_absent(target: Path) -> None:
