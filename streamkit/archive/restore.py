@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..store import Store
     from .read import Archive
 
-__all__ = ["archived_spaces", "read_archived", "restore_space"]
+__all__ = ["archived_spaces", "restore_space"]
 
 _TOGETHER = 1000
 """Segments that one transaction says to begin later."""
@@ -63,11 +63,6 @@ def archived_spaces(store: Store) -> list[str]:
         if name is not None:
             names.append(name)
     return sorted(names)
-
-
-def read_archived(archive: Archive, bounds: Bounds) -> list[Iterator[Batch]]:
-    """For each partition of a space, its archived transactions."""
-    return _read_archived(archive, bounds)[1]
 
 
 def _read_archived(archive: Archive, bounds: Bounds) -> tuple[Settings, list[Iterator[Batch]]]:

@@ -740,13 +740,6 @@ class Partition:
             for name in list(islice(known, max(len(known) // _SHARE, count))):
                 del known[name]
 
-    def invalidate(self, segments: Iterable[str]) -> None:
-        """Forget the statuses of these segments, so that they are read again."""
-        with self._lock:
-            self.generation += 1
-            for name in segments:
-                self.cached.pop(name, None)
-
     def statuses(self, segments: Sequence[str]) -> tuple[dict[str, SegmentRow], tuple[int, int, int]]:
         """The statuses of all `segments` at one moment after the last refresh, and the known end at that moment."""
         while True:

@@ -14,7 +14,7 @@ from .rows import Piece
 from .segment_view import hot_pieces, last_of, last_piece, piece_groups, row_of, sequence_gaps
 from .view import LogView
 
-__all__ = ["last_entry", "logged_segment", "segment_batches"]
+__all__ = ["last_entry", "segment_batches"]
 
 _SEQUENCES = 4096
 """The most sequences that a read backwards looks up at once."""
@@ -177,18 +177,6 @@ class _Backwards(_SegmentRead):
         if found and found[-1].last_sequence < self._last:
             raise _lost(view, self._segment, self._last)
         return found
-
-
-def logged_segment(view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:
-    """The entries first..last that the log and its index hold, archived or not. CorruptData if they do not hold all."""
-    for pieces in piece_groups(view, segment, first, last):
-        for batch in _load(view, segment, pieces):
-            entries = [entry for entry in batch.entries if first <= entry.sequence <= last]
-            if entries:
-                yield Batch(batch.timestamp, batch.number, batch.origin, entries)
-                first = entries[-1].sequence + 1
-    if first <= last:
-        raise _lost(view, segment, first)
 
 
 def _lost(view: LogView, segment: str, sequence: int) -> Moved:

@@ -23,10 +23,8 @@ from .reduce import Reduce
 from .search import Search
 from .vectors import Vectors
 
-__all__ = ["FUNCTIONS", "Asked", "NoFunction", "ask_function"]
+__all__ = ["Asked", "NoFunction", "ask_function"]
 
-FUNCTIONS = ("get", "range", "search", "nearest", "links")
-"""All that a ready-made view may have."""
 _MOST_BYTES = 8 << 20
 """The most bytes of entries in one answer; its first entry may be larger."""
 _STEPS = 10_000
