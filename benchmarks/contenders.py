@@ -21,7 +21,7 @@ from streamkit import Record
 
 from .payloads import random_batches
 
-__all__ = ["BareFile", "Contender", "EventSourcing", "Reader", "SQLite", "Streamkit", "bytes_on_disk", "fill"]
+__all__ = ["BareFile", "Contender", "EventSourcing", "Peeker", "Reader", "SQLite", "Streamkit", "bytes_on_disk", "fill"]
 
 STORE = UUID(int=1)
 _POOL = 64_007
@@ -42,6 +42,14 @@ class Reader(Protocol):
         ...
 
     def read_segment(self, segment: int) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Peeker(Protocol):
+    def peek(self, segment: int) -> object:
+        """The latest entry of a segment; raises, or None, if there is none."""
+        ...
 
     def close(self) -> None: ...
 
@@ -142,6 +150,14 @@ class SQLite:
         for _ in found:
             count += 1
         return count
+
+    def peek(self, segment: int) -> tuple[int, str, int, bytes]:
+        found = self._db.execute(
+            "SELECT position, segment, sequence, payload FROM entries WHERE segment = ? ORDER BY sequence DESC LIMIT 1",
+            (f"segment-{segment}",),
+        )
+        row: tuple[int, str, int, bytes] = found.fetchone()
+        return row
 
     def close(self) -> None:
         self._db.close()

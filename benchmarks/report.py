@@ -26,9 +26,10 @@ _READ_ONES = (
     "one row."
 )
 _BLOCKS = (
-    "Commits to one segment that are far apart are in several runs (three or four, until `maintain` joins them). Each "
-    "run costs a block of 8 KB that is read, checked, decompressed and searched: 30 µs, if the block is not in the "
-    "cache of 8 MB. Decoding an entry takes 1 to 2 µs."
+    "Commits to one segment that are far apart are in several runs (four to six, until `maintain` joins them). Each "
+    "run costs a block of 8 KB that is read, checked, decompressed and searched, if it is not in the cache of 8 MB. "
+    "Without the twin, half of that is decompression: Python's decompressor asks the processor for its features each "
+    "time, which a virtual machine answers slowly. The twin keeps its decompressor."
 )
 _START = "The limit was set on a processor that starts Python in three quarters of the time and imports twice as fast."
 _WHY = {
@@ -37,7 +38,9 @@ _WHY = {
     "append, 1000 a commit": "Half of a commit's time is CPU time, as the buffered row shows. That half alone is "
     "longer than the bare file's write and sync.",
     "peek": "During a round, most of ten thousand segments are peeked at for the first time. A first peek reads a "
-    "block of statuses and a block of entries. A later peek reads memory.",
+    "block of entries. A later peek reads memory.",
+    "peek of any segment": "Almost every peek reads a block that is not in the cache, and makes an entry of it. "
+    + _BLOCKS,
     "append, 1 a commit": _APPEND,
     "append buffered, 1 a commit": _APPEND,
     "append buffered, 1000 a commit": "Half of the time goes to checking and making a thousand records. A quarter goes "

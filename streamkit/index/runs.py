@@ -339,6 +339,44 @@ class Runs:
             rows.update(zip(keys, values, strict=True))
         return iter(sorted(rows.items()))
 
+    @in_index
+    def last(self, start: bytes, end: bytes, subject: bytes) -> bytes | None:
+        """The value of the last row of a subject with start <= key < end; None if there is none, or if calls are
+        requests. Its later rows are in newer runs."""
+        if self.remote:
+            return None
+        inline = self.inline
+        if inline is not None:
+            high = inline.seek(end)
+            if high > inline.seek(start):
+                return inline.values(high - 1, high)[0]
+        hash = hash_of(subject)
+        mask = mask_of(hash)
+        cache, partition = self._cache, self.partition
+        for run in self.manifest.runs:
+            files = run.files
+            at = 0
+            if len(files) > 1:
+                at = bisect_left(files, start, key=_last_key)
+                while at + 1 < len(files) and files[at + 1].first_key < end:
+                    at += 1
+                if at == len(files):
+                    continue
+            file = files[at]
+            if file.first_key >= end or file.last_key < start:
+                continue
+            tail = cache.tail((partition, file.id, -1)) or self._tails((file,))[file.id]
+            tail.used = True
+            if not tail.may_hold(hash, mask):
+                continue
+            number = tail.last_block(end)
+            block = cache.block((partition, file.id, number)) or self._block(file, tail, number)
+            block.used = True
+            high = block.seek(end)
+            if high and block.keys(high - 1, high)[0] >= start:
+                return block.values(high - 1, high)[0]
+        return None
+
     def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
         """Like scan, many rows at once, of these `runs` alone, which are newest first, and not of the inline one.
 

@@ -37,6 +37,13 @@ class Index(Protocol):
         """
         ...
 
+    def last(self, start: bytes, end: bytes, subject: bytes) -> bytes | None:
+        """The value of the last row of a subject with start <= key < end, where a call is no request.
+
+        None if there is none, or if calls are requests: then look up the status.
+        """
+        ...
+
 
 MakeIndex = Callable[["Partition", Manifest], Index]
 """The index that a manifest of the partition names; asks nothing."""

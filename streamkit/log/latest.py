@@ -23,11 +23,18 @@ class Latest:
         self._entries: dict[str, Entry] = {}
         self._bytes = 0
         self._most = _BYTES // partitions
+        self._index: object = None
+        self._sure: set[str] = set()
+        """Segments whose entry is the last one that `_index` has."""
         self.drops = 0
         """The number of drops. An entry that was read before a drop is not kept after it."""
 
     def get(self, segment: str) -> Entry | None:
         return self._entries.get(segment)
+
+    def is_last_of(self, segment: str, index: object) -> bool:
+        """True if the entry that is kept of a segment is the last one in `index`."""
+        return self._index is index and segment in self._sure
 
     def clear(self) -> None:
         with self._lock:
@@ -42,24 +49,32 @@ class Latest:
             if old is not None:
                 self._bytes -= _size(old)
 
-    def keep(self, entry: Entry, drops: int) -> None:
-        """`drops`: as they were before it was read."""
+    def keep(self, entry: Entry, drops: int, index: object = None) -> None:
+        """`drops`: as they were before it was read. `index`: the index that has no later entry of the segment."""
         size = _size(entry)
         if size > self._most >> 4:
             return
         with self._lock:
-            if drops != self.drops:
-                return
             entries = self._entries
-            old = entries.pop(entry.segment, None)
+            old = entries.get(entry.segment)
+            if drops != self.drops or (old is not None and old.sequence > entry.sequence):
+                return
             if old is not None:
+                del entries[entry.segment]
                 self._bytes -= _size(old)
             while entries and self._bytes + size > self._most:
-                self._bytes -= _size(entries.pop(next(iter(entries))))
+                oldest = next(iter(entries))
+                self._bytes -= _size(entries.pop(oldest))
+                self._sure.discard(oldest)
             if not entries:
                 self._bytes = 0
             entries[entry.segment] = entry
             self._bytes += size
+            if index is not None:
+                if index is not self._index:
+                    self._sure = set()  # before the index: readers take no lock
+                    self._index = index
+                self._sure.add(entry.segment)
 
 
 def _size(entry: Entry) -> int:

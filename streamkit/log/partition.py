@@ -355,6 +355,14 @@ class Partition:
         with self._lock:
             return self.head, self.head_etag
 
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing of the partition was ever removed or archived, as far as is known."""
+        head = self.head
+        return not (
+            self.floor.number > 1 or self.thinned or head.archived or head.released or self.retention or self.erasing
+        )
+
     def use_packs(self, packs: Packs) -> None:
         """Read packed transactions from `packs`, whatever the head names. Verify and repair need this."""
         self.packs = packs

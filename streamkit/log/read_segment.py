@@ -11,7 +11,7 @@ from .moved import Moved
 from .partition import Partition
 from .record_format import decode_entries, decode_frames
 from .rows import Piece
-from .segment_view import hot_pieces, last_of, last_piece, piece_groups, row_of, sequence_gaps
+from .segment_view import hot_pieces, last_of, last_piece, newest_piece, piece_groups, row_of, sequence_gaps
 from .view import LogView
 
 __all__ = ["last_entry", "segment_batches"]
@@ -228,12 +228,16 @@ def _load_backwards(view: LogView, segment: str, pieces: Sequence[Piece]) -> Ite
 def last_entry(partition: Partition, segment: str, since: int | None = None) -> Entry | None:
     """The latest entry of a segment, or None. For `since` see Partition.refresh."""
     partition.refresh((), since)
-    entry, row = partition.latest.get(segment), partition.cached.get(segment)
-    if (
-        entry is not None
-        and row is not None
-        and partition.retention is None
+    row = partition.cached.get(segment)
+    if row is None:
+        entry = _last_of_whole(partition, segment)
+        if entry is not None:
+            partition.counters["cache_hits"] += 1
+            return entry
+    elif (
+        partition.retention is None
         and row.first_number >= partition.floor.number
+        and (entry := partition.latest.get(segment)) is not None
         and row.first_sequence <= row.last_sequence == entry.sequence
         and (entry.trx.number > partition.head.archived or entry.tier == "cold")
     ):
@@ -242,9 +246,31 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     return partition.ask(_last_entry, segment)
 
 
+def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
+    """The entry that is kept of a segment, if it is the last one by index and tail: nothing was ever removed."""
+    # In this order. The index takes over the beginning of a tail before that is dropped; and of two entries the later
+    # one is kept.
+    tail = partition.tail.pieces.get(segment)
+    if not partition.latest.is_last_of(segment, partition.index):
+        return None
+    entry = partition.latest.get(segment)
+    if entry is None or (tail is not None and tail[-1].last_sequence != entry.sequence) or not partition.is_whole:
+        return None
+    return entry
+
+
 def _last_entry(view: LogView, segment: str) -> Entry | None:
     latest, counters = view.log.latest, view.log.counters
     drops = latest.drops
+    if view.is_whole and view.log.cached.get(segment) is None:
+        # The newest piece tells as much as the status, and it is read anyway.
+        piece = newest_piece(view, segment)
+        if piece is not None:
+            entry = next(_load(view, segment, [piece], piece.last_sequence)).entries[-1]
+            if type(entry.payload) is bytes:
+                counters["cache_misses"] += 1
+                latest.keep(entry, drops, view.index)
+                return entry
     row = last_of(view, segment)
     if row.empty:
         return None

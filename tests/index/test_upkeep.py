@@ -49,7 +49,7 @@ def test_runs_and_packs_stay_few(url: str, size: int) -> None:
 def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Older runs, which have the segment too, are not asked: a status and a row, although nothing is kept."""
+    """Older runs, which have the segment too, are not asked, nor is its status: a row alone is read."""
     monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
     monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
     id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)
@@ -63,10 +63,38 @@ def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
     with streamkit.connect(tmp_path.as_uri()) as client:
         store = client.store(id)
         assert store.peek("s", "s0").sequence == 32  # the ends of all runs are read
-        before = store.statistics().requests["bytes_read"]
-        for name in names:
+        before = store.statistics().requests
+        for name in names[1:]:
             assert store.peek("s", name).sequence == 32
-        assert store.statistics().requests["bytes_read"] - before <= 2 * BLOCK_BYTES * len(names)
+        after = store.statistics().requests
+        assert after["read"] - before["read"] <= 1.05 * len(names)  # a filter errs seldom
+        assert after["bytes_read"] - before["bytes_read"] <= 1.2 * BLOCK_BYTES * len(names)
+
+
+def test_an_entry_that_a_peek_has_kept_is_not_the_latest_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its segment's status is unknown, so index and tail tell."""
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=8, inline=0))
+    id = uuid4()
+    with streamkit.connect(tmp_path.as_uri()) as client, streamkit.connect(tmp_path.as_uri()) as other:
+        store, reader = client.store(id), other.store(id)
+
+        def write(*segments: str) -> None:
+            for segment in segments:
+                store.produce("s", segment, [Record(b"")])
+                assert not reader.peek("s", "nobody").sequence
+
+        others = [f"s{at}" for at in range(20)]
+        for segment in ("a", *others):
+            store.produce("s", segment, [Record(b"")])
+        for _ in range(2):
+            assert reader.peek("s", "a").sequence == 1
+        assert reader.statistics().cache_hits == 1
+        write("a")  # it is in the tail
+        assert reader.peek("s", "a").sequence == 2
+        write("a", *others)  # the index has taken it over
+        assert reader.peek("s", "a").sequence == 3
 
 
 def test_a_load_of_a_segment_reads_its_rows_and_no_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
