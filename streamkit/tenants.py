@@ -94,7 +94,7 @@ class Tenants:
         while True:
             found, version = self._read(name)
             if found is None:
-                raise ValueError(f"there is no tenant {name!r}: create({name!r}) makes it")
+                raise ValueError(f"there is no tenant {name!r}: create it with create({name!r})")
             changed = msgspec.structs.replace(
                 found,
                 metadata=found.metadata if metadata is None else dict(metadata),
@@ -140,7 +140,7 @@ class Tenants:
     def _found(self, name: str) -> Tenant:
         found = self.find(name)
         if found is None:
-            raise ValueError(f"there is no tenant {name!r}: create({name!r}) makes it")
+            raise ValueError(f"there is no tenant {name!r}: create it with create({name!r})")
         return found
 
     def _read(self, name: str) -> tuple[Tenant | None, int]:

@@ -118,7 +118,7 @@ class Draft:
         return self._statuses
 
     def fenced(self) -> None:
-        """Somebody holds the lease by now."""
+        """Another holder has the lease by now."""
         if isinstance(self._lease, Lease):
             self._lease.lost.set()
 

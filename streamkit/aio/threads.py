@@ -89,7 +89,7 @@ class Calls:
         """A mark for each piece of work of a committing thread."""
         self._driven = asyncio.Event()
         self._awaited = False
-        """Somebody waits for these."""
+        """True while a coroutine waits for the work in `_driving`."""
 
     def bell(self, notifier: Notifier) -> Bell:
         """The function that wakes waiters when the store has new transactions."""

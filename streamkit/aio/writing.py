@@ -72,7 +72,7 @@ class Lane:
         self._done: deque[LoopRequest] = deque()
         self._delivering = False
         self._driving = False
-        """Somebody will drive, and has not begun yet."""
+        """A thread will drive, and has not begun yet."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def commit(self, request: LoopRequest) -> None:

@@ -189,7 +189,7 @@ def restore(
     else:
         print_line(
             f"{report.entries:,} entries of {report.transactions:,} transactions restored; {report.present:,} "
-            "transactions were there"
+            "transactions existed already"
         )
 
 

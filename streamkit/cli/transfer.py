@@ -57,7 +57,7 @@ def export(
     else:
         print_line(
             f"{report.entries:,} entries of {report.spaces:,} spaces, {report.bytes:,} bytes, are in {file}; "
-            f"{report.resumed:,} of them were there"
+            f"{report.resumed:,} of them existed already"
         )
 
 
@@ -86,6 +86,6 @@ def import_(
         print_line(record_line(msgspec.to_builtins(report)))
     else:
         print_line(
-            f"{report.entries:,} entries of {report.spaces:,} spaces are in the store; {report.present:,} of them were "
-            "there"
+            f"{report.entries:,} entries of {report.spaces:,} spaces are in the store; {report.present:,} of them "
+            f"existed already"
         )

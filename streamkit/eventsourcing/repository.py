@@ -53,12 +53,12 @@ class Repository(Generic[A]):
     """The aggregates of one kind: each is a segment of `space`, each of its events an entry. Safe to share between
     threads.
 
-    `codec`: how arguments are written, JSON by default. `snapshot_every`: after so many events the state is written
-    beside the space, and loading begins from there; 0 for never. The attributes are written by the codec, and read by
-    their annotations in the body of the class; one that would not be the same again is not written, and a warning says
-    why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the attributes
-    change; snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to date by
-    reading what is new alone.
+    `codec`: the encoding of arguments, JSON by default. `snapshot_every`: after so many events a snapshot of the state
+    is written to an internal space, and a load begins from it; 0 for never. The codec writes the attributes, and reads
+    them by their annotations in the body of the class. A state that would not be read back the same is not written, and
+    a warning says why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the
+    attributes change; snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to
+    date by reading what is new alone.
     """
 
     def __init__(
@@ -294,7 +294,9 @@ class Repository(Generic[A]):
         """
         check_type(aggregate, self.aggregate, f"this repository saves {self.aggregate.__name__}")
         if not aggregate.id:
-            raise ValueError("an aggregate is known by the id that it was loaded with: repository.load(id) makes it")
+            raise ValueError(
+                "an aggregate has the id that it was loaded with: use the object that repository.load(id) returns"
+            )
         pending = aggregate.pending
         before = aggregate.version - len(pending)
         records = self._format.records(pending, metadata)

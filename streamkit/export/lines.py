@@ -69,7 +69,7 @@ class Space(_Line, frozen=True, tag="space"):
     partitions: int
     durability: Literal["committed", "buffered"]
     idempotency_window: float | None
-    """None: for ever."""
+    """Seconds; None: for ever."""
     archive_grace: float
     incarnation: str
     """Hexadecimal. Offsets name it, so it is kept: offsets of the exported space are valid in the imported one."""

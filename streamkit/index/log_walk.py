@@ -255,11 +255,11 @@ class LogWalk:
             removed = self.removed.get(ref.segment, 0)
             if pieces and max(pieces[-1].last_sequence, removed) + 1 != ref.first_sequence:
                 before = pieces[-1].last_sequence
-                self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
+                self.found(key, f"segment {ref.segment!r} continues at {ref.first_sequence} after {before}")
             elif not pieces and self.cold is not None and self.head.floor.number == 1:
                 before = max(removed, self.cold[ref.segment].last_sequence if ref.segment in self.cold else 0)
                 if ref.first_sequence != before + 1:
-                    self.found(key, f"segment {ref.segment!r} goes on at {ref.first_sequence} after {before}")
+                    self.found(key, f"segment {ref.segment!r} continues at {ref.first_sequence} after {before}")
             pieces.append(piece_of(header, ref, record, frames_start(record), 0))
             self.sums[ref.segment, ref.first_sequence] = crc32(frame)
         for use in header.keys:

@@ -702,7 +702,7 @@ class Committer:
         except StreamkitError as error:
             raise self._unknown(header) from error
         if not sure:
-            raise self._unknown(header, "what was committed there, this one or another, was trimmed meanwhile")
+            raise self._unknown(header, "the committed transaction there, this one or another, was trimmed meanwhile")
         return False
 
     def keep_index(self) -> None:

@@ -227,13 +227,13 @@ def mismatch(space: str, segment: str, expected: int, actual: int, by_then: int 
     if by_then is not None and by_then != actual:
         return SequenceMismatch(
             f"segment {segment!r} of space {space!r} was expected at sequence {expected}, but this transaction itself "
-            f"brings it to {by_then} by then: put its records into one produce, or expect what is there by then",
+            f"brings it to {by_then} by then: put its records into one produce, or expect the sequence that it reaches",
             expected,
             by_then,
         )
     return SequenceMismatch(
         f"segment {segment!r} of space {space!r} was expected at sequence {expected} and is at {actual}: "
-        "read what was written meanwhile, decide again",
+        "read the newer entries, and decide again",
         expected,
         actual,
     )

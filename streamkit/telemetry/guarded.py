@@ -57,7 +57,7 @@ class GuardedHook:
             if now - self._warned >= _QUIET:
                 self._warned = now
                 name = type(self.hook).__qualname__
-                warn_of(error, "the telemetry hook %s failed; the call that it watches goes on without it", name)
+                warn_of(error, "the telemetry hook %s failed; the call continues without it", name)
             return otherwise
 
 

@@ -55,7 +55,7 @@ class Hook(Protocol):
     """A receiver of calls, for `streamkit.telemetry.install`.
 
     Its methods run inside the calls, so they must be quick. An exception is logged, at most once a minute, and the call
-    goes on without the hook.
+    continues without the hook.
     """
 
     def begin(self, call: Call, *, links: Sequence[Mapping[str, str]] = (), started: int | None = None) -> Span:

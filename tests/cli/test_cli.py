@@ -809,7 +809,7 @@ def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
     }
     payloads = [line["payload"] for line in cli("consume", "orders", "--json").lines]
     assert [line["payload"] for line in cli("consume", "orders", "--json", "--store", new).lines] == payloads
-    assert "2 transactions were there" in cli("restore", "orders", "--from", str(cli.store), "--store", new).out
+    assert "2 transactions existed already" in cli("restore", "orders", "--from", str(cli.store), "--store", new).out
     assert cli("restore", "orders", "--from", str(cli.store), "--cold", "--store", str(uuid4())).code == 0
     for args, code, says in (
         (("restore", "orders", "--from", "x"), 2, "not a UUID"),

@@ -351,7 +351,7 @@ def test_mistakes_are_told(subject: Subject) -> None:
         Repository(subject.store, "x", dict)  # type: ignore[type-var]
     with pytest.raises(ValueError, match="upcast"):
         event("x", version=2)
-    with pytest.raises(ValueError, match="known by the id"):
+    with pytest.raises(ValueError, match="has the id that it was loaded with"):
         Repository(subject.store, "x", Order).save(Order())
 
 

@@ -51,7 +51,9 @@ def job(given: Sequence[str] | None = None) -> int:
         with connect(url, archive=place) as client, connect(into_url) as other:
             source = client.store(store) if cold else existing(client, store, space)
             report = restore_space(source, other.store(into), space, until, cold)
-        return f"{report.transactions} transactions copied" + (f", {report.present} were there" * bool(report.present))
+        return f"{report.transactions} transactions copied" + (
+            f", {report.present} existed already" * bool(report.present)
+        )
 
     say(f"into the store {into}" + (f", up to {options.until}" if until else ""))
     found = on_executors(start("restore"), work, task, "restoring")

@@ -23,7 +23,7 @@ class Logs(Subject):
                 partial(self.stranger().put, P, b"1", data, NEXT),
                 "a put with NEXT over a row",
             )
-        same(self.data(P, b"1"), b"first", "the row that was there first")
+        same(self.data(P, b"1"), b"first", "the first row")
 
     def test_a_key_below_the_last_of_a_log_is_refused_where_it_can_be(self) -> None:
         """A put with NEXT below an earlier one was applied though no service is between, or it harmed other rows."""
@@ -55,7 +55,7 @@ class Logs(Subject):
             for backend in (self.backend, self.stranger()):
                 for key in (b"1", b"2", b"3"):
                     refuses(Conflict, partial(backend.put, P, key, b"again", NEXT), f"NEXT for {key!r} after deleting")
-        same(self.content(P), {}, "the partition of which all was deleted")
+        same(self.content(P), {}, "the partition after the deletion of all rows")
         self.stranger().put(P, b"4", b"log", NEXT)
         same(self.content(P), {b"4": b"log"}, "the partition with one row after those that were deleted")
 

@@ -33,7 +33,7 @@ class Racing(Subject):
                 return self.wins(runners[at], P, key, mine, expect)
 
             won = self.together(*(partial(run, at) for at in range(THREADS)))
-            same(won.count(True), 1, f"winners of {THREADS} writers that each wrote only if nothing was there")
+            same(won.count(True), 1, f"winners of {THREADS} writers that each wrote only if there was no row")
             same(self.data(P, key), b"runner %d" % won.index(True), "the row, which is the winner's")
 
     def test_only_one_of_many_writers_creates_a_row(self) -> None:
@@ -100,7 +100,7 @@ class Racing(Subject):
         for key, began, _ in puts:
             before = max((other for other, _, ended in puts if ended < began), default=-1)
             hold(key > before, f"the key {key} was put after {before} was there")
-        same(len(self.keys(P)), len({key for key, _, _ in puts}), "the rows, each of which was put once")
+        same(len(self.keys(P)), len({key for key, _, _ in puts}), "the rows, each put once")
         same(len(puts), len({key for key, _, _ in puts}), "the winners, one for each row")
 
     def _watch_log(self, writing: set[int]) -> None:
@@ -124,7 +124,7 @@ class Racing(Subject):
                 value = key * (1 + 97 * (step % 5))
                 self.backend.put(partition, key, value, ABSENT)
                 found = [found and found.data for found in self.backend.get(partition, [key, b"none", key])]
-                same(found, [value, None, value], "what a thread gets of its own row")
+                same(found, [value, None, value], "the thread's read of its own row")
                 rows = list(self.backend.scan(partition, b"%d " % at, b"%d!" % at))
                 same(len(rows), step + 1, "the rows that a thread scans of its own")
                 hold(rows[-1].data == value, "a thread scanned another value than it wrote")

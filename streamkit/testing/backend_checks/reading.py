@@ -48,7 +48,7 @@ class Reading(Subject):
         keys = [b"%05d" % number for number in range(300)]
         self.fill(P, keys[::3])
         found = self.backend.get(P, keys)
-        same([value is not None for value in found], [not at % 3 for at in range(300)], "which rows are there")
+        same([value is not None for value in found], [not at % 3 for at in range(300)], "the existing rows")
         reads = self.backend.read(P, [Range(key, 0, 5) for key in keys])
         same(reads, [None if at % 3 else b"-" for at in range(300)], "the same with read")
 

@@ -103,7 +103,7 @@ class Scanning(Subject):
         seen += [row.key for row in scan]
         same(seen, sorted(set(seen)), "the keys in order, each once")
         stayed = [key for key in keys if key not in gone]
-        same([key for key in seen if key in set(stayed)], stayed, "the rows that were there all the time")
+        same([key for key in seen if key in set(stayed)], stayed, "the rows that existed all the time")
 
     def test_scans_are_whole_while_others_write(self) -> None:
         """A scan beside busy writers left out, repeated or damaged a row that nobody touched."""

@@ -101,13 +101,13 @@ class Storing(Subject):
         for driver in (self.driver, self.connect()):
             hold(not self.exists(self.store, driver), "the deleted store is still listed")
             again = self.open(self.store, driver)
-            same(self.content(P, again), {b"2": b"kept"}, "what was to be kept")
-            same(self.content(b"", again), {}, "the partition of which nothing was to be kept")
+            same(self.content(P, again), {b"2": b"kept"}, "the kept rows")
+            same(self.content(b"", again), {}, "the partition without kept rows")
         refuses(Conflict, lambda: self.backend.put(P, b"2", b"late", NEXT), "a put with NEXT where a row was kept")
         self.patiently(lambda: again.put(P, b"k", b"new"))
         hold(self.exists(self.store), "the store that was made again is not listed")
         self.driver.delete(self.store)
-        same(self.content(P, self.open()), {}, "what is left by another deletion that keeps nothing")
+        same(self.content(P, self.open()), {}, "the rows after another deletion that keeps none")
 
     def test_deleting_again_is_fine(self) -> None:
         """Deleting a store that does not exist, or twice, failed."""
@@ -132,7 +132,7 @@ class Storing(Subject):
     def test_who_has_a_deleted_store_open_cannot_write_to_it(self) -> None:
         """A write to a store that was deleted meanwhile was acknowledged into nothing, or into its successor."""
         if self.limits.remote:
-            raise SkipTest("a remote backend cannot know that somebody deleted the store")
+            raise SkipTest("a remote backend cannot know that the store was deleted")
         writers = [self.backend, self.stranger()]
         for number, backend in enumerate(writers):
             backend.put(P, b"%d" % number, b"old", NEXT)
@@ -257,7 +257,7 @@ class Storing(Subject):
             raise Broken("the child hangs after 60 s")
         same(os.waitstatus_to_exitcode(status), 0, "exit code of the child (1: a wrong answer, 2: a wrong error)")
         self.backend.put(P, b"k", b"2")
-        same(self.data(P, b"k", self.stranger()), b"2", "what the parent wrote after its child ended")
+        same(self.data(P, b"k", self.stranger()), b"2", "the parent's writes after its child ended")
 
 
 def _in_child(backend: Backend) -> int:

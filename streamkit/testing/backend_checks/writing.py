@@ -31,7 +31,7 @@ class Writing(Subject):
                     "a put with ABSENT over a row",
                 )
                 hold(conflict.key in (b"k", None), f"Conflict names the key {conflict.key!r}, not b'k'")
-        same(self.data(P, b"k"), b"first", "the row that was there first")
+        same(self.data(P, b"k"), b"first", "the first row")
 
     def test_a_put_with_an_etag_replaces_what_has_it(self) -> None:
         """A put with the row's etag was refused, or did not set the row."""
@@ -71,7 +71,7 @@ class Writing(Subject):
         same(self.keys(P), [b"a"], "the keys after a delete of some that are not there")
         self.backend.delete(b"writing, never used", [b"b", b"c"])
         self.backend.put(P, b"b", b"again", ABSENT)
-        same(self.content(P), {b"a": b"-", b"b": b"again"}, "the rows, one of which was made again")
+        same(self.content(P), {b"a": b"-", b"b": b"again"}, "the rows, one of them created again")
 
     def test_a_delete_takes_many_keys(self) -> None:
         """A delete of 300 keys, with rows of every kind among them, left some or removed others."""
