@@ -400,7 +400,7 @@ def test_the_menu_limits_what_is_tried() -> None:
 @pytest.mark.parametrize(
     ("make", "wrong"),
     [
-        (lambda: At(0, Fault.TWICE, kind="get"), "TWICE cannot happen to get; what can: UNAVAILABLE"),
+        (lambda: At(0, Fault.TWICE, kind="get"), "TWICE cannot happen to get; these can: UNAVAILABLE"),
         (lambda: At(0, Fault.TWICE, kind="write"), "one of get, read, scan, put"),
         (lambda: At(-1, Fault.TWICE), "from 0"),
         (lambda: At(1, Fault.LATE, delay=0), "delay from 1"),

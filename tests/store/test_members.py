@@ -24,7 +24,7 @@ def test_who_joins_is_there_until_it_leaves(subject: Subject) -> None:
     with here.join("a", {"host": "one"}) as member, there.join("b"):
         for members in (here, there):
             assert [(one.name, one.metadata) for one in members.list()] == [("a", {"host": "one"}), ("b", {})]
-        with pytest.raises(LeaseNotAcquired, match="a member 'a' of 'workers' is there"):
+        with pytest.raises(LeaseNotAcquired, match="a member 'a' of 'workers' exists"):
             there.join("a")
         assert isinstance(member, Membership)
         assert subject.store.members("others").list() == []

@@ -304,7 +304,7 @@ def made(*arguments: Any, **options: Any) -> Any:
     [
         (lambda: registry(), ValueError, "at least one type"),
         (lambda: registry(Placed, made(Paid, "Placed")), ValueError, "two types have the name 'Placed'"),
-        (lambda: registry(Placed, made(Placed, "other")), ValueError, "Placed is there twice"),
+        (lambda: registry(Placed, made(Placed, "other")), ValueError, "Placed occurs twice"),
         (lambda: registry(Plain), TypeError, "Plain is no msgspec Struct"),
         (lambda: registry("Placed"), TypeError, "a type is a class"),
         (lambda: made(Placed, ""), ValueError, "empty"),
