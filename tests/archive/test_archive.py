@@ -337,7 +337,8 @@ def test_a_new_client_sees_whatever_was_committed_since_all_was_archived(make: M
         store.produce(SPACE, "segment 1", [Record(b"%d" % count)])
         fresh = make().store(store.id)
         assert fresh.peek(SPACE, "segment 1").payload == b"%d" % count
-        assert look(fresh) == look(store)
+        if EXHAUSTIVE or count % 4 == 1:
+            assert look(fresh) == look(store)
 
 
 # -- who archives ----------------------------------------------------------------------------------------------------
