@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -109,6 +110,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return place, -counts[unit], unit
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what is collected is garbage: a look at it takes a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
