@@ -17,7 +17,7 @@ import pytest
 # Ends with its standard input, so it never outlives the tests, however they end. moto checks a condition and then acts
 # on it without a lock; one request at a time, once it has arrived whole, makes the two one step, as they are on S3.
 _SERVER = """
-import io, json, logging, os, sys, threading
+import gc, io, json, logging, os, sys, threading
 from werkzeug.serving import WSGIRequestHandler, make_server
 import moto.core.errors
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -62,6 +62,8 @@ class Handler(WSGIRequestHandler):
         self.wfile.write(body)
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
+gc.freeze()
+gc.set_threshold(10_000)  # what is stored is no garbage
 server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Handler)
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 print(server.port, flush=True)
