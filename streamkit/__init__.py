@@ -108,10 +108,14 @@ _LATER = {
     "connect": "client",
 }
 """The names that stand on the engine, and their modules. A program that only makes records never loads the engine."""
+_MODULES = frozenset(("backend", "client", "leases", "names", "space", "store", "transaction"))
+"""Modules that a program may name after `import streamkit` alone, such as `streamkit.backend`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on its first use."""
+    """Import a public name, or the module of one, on its first use."""
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)

@@ -72,6 +72,7 @@ def test_public_names_are_there_before_they_are_loaded() -> None:
     program = (
         "import streamkit\n"
         "assert set(streamkit.__all__) <= set(dir(streamkit))\n"
+        "assert streamkit.backend.Backend and streamkit.store.Store is streamkit.Store\n"
         "from streamkit import *\n"
         "assert connect is streamkit.connect and Store is streamkit.Store\n"
         "assert not [name for name in streamkit.__all__ if getattr(streamkit, name) is None]\n"
