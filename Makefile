@@ -19,7 +19,7 @@ PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults
     store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-again test-exhaustive lint compile speed docs dist api sbom sizes bench clean java
+.PHONY: help demo test test-again test-exhaustive lint compile speed speed-wheels speed-wheel speed-source docs dist api sbom sizes bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
@@ -80,6 +80,30 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 speed: $(VENV)/speed.stamp
+
+# For every platform that runs here: on Linux in the containers of manylinux, so it needs Docker.
+speed-wheels: $(BIN)/python
+	@$(PIP) 'cibuildwheel==4.3.5' 'abi3audit==0.0.26'
+	@rm -rf dist/speed
+	@$(BIN)/python -m cibuildwheel speed --output-dir dist/speed
+	@$(BIN)/python -m abi3audit --strict dist/speed/*.whl
+
+# One for this machine, with its Rust. It serves every Python from 3.11 on.
+speed-wheel: $(BIN)/python
+	@$(PIP) 'maturin==1.16.0' 'abi3audit==0.0.26'
+	@rm -rf dist/speed
+	@CARGO_TARGET_DIR=build/speed $(BIN)/maturin build --release --locked --manifest-path speed/Cargo.toml --out dist/speed
+	@$(BIN)/python -m abi3audit --strict dist/speed/*.whl
+
+# TAG: the tag of a release, which must be the version in speed/Cargo.toml.
+speed-source: $(BIN)/python
+	@$(BIN)/python -c 'import sys, tomllib; found = tomllib.load(open("speed/Cargo.toml", "rb"))["package"]["version"]; \
+	    tag = "$(TAG)"; sys.exit(0 if not tag.startswith("speed-v") or tag == "speed-v" + found \
+	    else f"the tag {tag} is not speed-v{found}, the version in speed/Cargo.toml")'
+	@$(PIP) 'maturin==1.16.0' 'twine>=7.0'
+	@rm -rf dist/speed
+	@$(BIN)/maturin sdist --manifest-path speed/Cargo.toml --out dist/speed
+	@$(BIN)/python -m twine check --strict dist/speed/*
 
 docs: $(VENV)/docs.stamp
 	@$(BIN)/python infra/site/build.py

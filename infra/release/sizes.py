@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -67,8 +68,9 @@ def mebibytes(name: str) -> float:
 
 
 def extras() -> list[str]:
-    """The extras of users."""
-    return [extra for extra in PROJECT["optional-dependencies"] if extra not in ("dev", "docs")]
+    """The extras of users. `speed` counts where the compiled twin could be built."""
+    hidden = {"dev", "docs"} | ({"speed"} if find_spec("streamkit_speed") is None else set())
+    return [extra for extra in PROJECT["optional-dependencies"] if extra not in hidden]
 
 
 def main() -> int:

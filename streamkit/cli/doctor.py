@@ -6,6 +6,7 @@ import msgspec
 
 from streamkit import PermanentError
 from streamkit.doctor import diagnose
+from streamkit.speed import codec
 
 from .options import Archive, Json, StoreId, Url, open_client, open_store, resolved_url
 from .output import print_line, record_line
@@ -28,7 +29,8 @@ def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: 
         for finding in found.findings:
             print_line(record_line(msgspec.to_builtins(finding)))
         request = round(found.probe.request_seconds, 6)
-        print_line(record_line({"ok": found.ok, "spaces": len(spaces), "request_seconds": request}))
+        summary = {"ok": found.ok, "spaces": len(spaces), "request_seconds": request, "codec": codec()}
+        print_line(record_line(summary))
         return
     for finding in found.findings:
         place = f"space {finding.space!r}: " if finding.space else ""
@@ -37,3 +39,4 @@ def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: 
     looked = f"{len(spaces):,} spaces looked at" + (f", {found.probe.left:,} not" if found.probe.left else "")
     took = f"a request takes {found.probe.request_seconds * 1000:.1f} ms"
     print_line(f"{len(found.findings)} findings; {looked}; {took}; {unindexed:,} transactions unindexed at most")
+    print_line(f"codec: {codec()}")

@@ -56,6 +56,7 @@ async def ask():
 assert asyncio.run(ask()) == 200
 print('ok')
 """,
+    "speed": "from streamkit import speed; assert speed.codec().startswith('compiled'), speed.codec(); print('ok')",
     "http2": "import zttp, streamkit.serve, uvicorn; print('ok')",
     "otel": """
 from streamkit import telemetry

@@ -131,7 +131,7 @@ def _steps(workflow: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_workflows_for_the_tests_the_site_and_the_release() -> None:
-    assert [path.name for path in WORKFLOWS] == ["ci.yml", "docs.yml", "release.yml"]
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "docs.yml", "release.yml", "speed.yml"]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -167,13 +167,29 @@ def test_the_tests_run_on_every_python_and_betas_refuse_nothing() -> None:
     assert matrix["include"] == [{"python": "3.15", "beta": True}, {"python": "3.14t", "beta": True}]
 
 
-def test_a_release_is_published_by_trust_and_with_attestations() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+def test_the_twin_has_wheels_for_linux_on_two_processors_and_for_macos() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "speed.yml").read_text())
+    wheels = workflow["jobs"]["wheels"]
+    assert wheels["strategy"]["matrix"]["machine"] == ["ubuntu-latest", "ubuntu-24.04-arm", "macos-14"]
+    assert "make speed-wheels" in [step.get("run") for step in wheels["steps"]]
+    source = [step.get("run") for step in workflow["jobs"]["source"]["steps"]]
+    assert 'make speed-source TAG="$GITHUB_REF_NAME"' in source
+    project = tomllib.loads((ROOT / "speed" / "pyproject.toml").read_text())
+    assert all(build.startswith("cp311-") for build in project["tool"]["cibuildwheel"]["build"])
+
+
+@pytest.mark.parametrize("name", ["release.yml", "speed.yml"])
+def test_a_release_is_published_by_trust_and_with_attestations(name: str) -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
     publish = workflow["jobs"]["publish"]
     assert publish["permissions"] == {"id-token": "write"}
     action = publish["steps"][-1]
     assert action["uses"].startswith("pypa/gh-action-pypi-publish@")
     assert action["with"] == {"attestations": True}
+
+
+def test_a_release_is_built_for_its_tag() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     assert 'make dist TAG="$GITHUB_REF_NAME"' in [step.get("run") for step in workflow["jobs"]["build"]["steps"]]
 
 
