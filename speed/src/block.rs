@@ -103,7 +103,7 @@ fn decode(data: &[u8], start: u32) -> Option<Block> {
         return None;
     }
     let (flags, rows, raw) = (data[4], u32_at(data, 8)? as usize, u32_at(data, 12)? as usize);
-    let body = if flags & ZSTD != 0 { zstd::decompress(&data[HEAD..], raw)? } else { data[HEAD..].to_vec() };
+    let body = if flags & ZSTD != 0 { zstd::content_of(&data[HEAD..], raw)? } else { data[HEAD..].to_vec() };
     let width = if flags & WIDE != 0 { 4 } else { 2 };
     let table = rows.checked_mul(2 * width)?;
     if rows == 0 || body.len() != raw || table > raw {

@@ -25,6 +25,6 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(zstd::grow, module)?)?;
+    module.add_function(wrap_pyfunction!(zstd::decompress, module)?)?;
     Ok(())
 }

@@ -161,7 +161,7 @@ impl Records {
         }
         let grown;
         let content = if frame.flags & ZSTD != 0 {
-            let Some(content) = zstd::decompress(frame.body, frame.raw) else { return Ok(None) };
+            let Some(content) = zstd::content_of(frame.body, frame.raw) else { return Ok(None) };
             grown = content;
             &grown[..]
         } else {
