@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ..arguments import check_count, check_type
-from ..errors import OutcomeUnknown, StoreClosed, StreamkitError, TransientError
+from ..errors import OutcomeUnknown, StoreClosed, TransientError
 from ..open_store import OpenStore
 from ..seconds import check_seconds
 from ..signals import on_signals
@@ -44,7 +44,7 @@ class ProgramStatistics(msgspec.Struct, frozen=True):
 
 
 class _Place:
-    """A space that parts follow. The looking thread alone uses it."""
+    """A space that parts follow. The thread that looks alone uses it."""
 
     def __init__(self, shared: OpenStore, space: str) -> None:
         self.shared = shared
@@ -133,9 +133,9 @@ class ProgramOverStores:
         self._turns: dict[Any, list[_Turn]] = {}
         self._places: dict[tuple[int, str], _Place] = {}
         self._notifier: deque[Any] = deque()
-        """The stores that this process has written to since the looking thread has seen them."""
+        """The stores with new entries, written or seen by this process, since turns were given for them."""
         self._wake = threading.Lock()
-        """Held while nothing is new: the looking thread waits for it."""
+        """Held while nothing is new: the thread that gives turns waits for it."""
         self._listeners: dict[Any, Callable[[], None]] = {}
         self._stop = threading.Event()
         self._running = False
@@ -167,7 +167,7 @@ class ProgramOverStores:
         listen()
 
     def _rouse(self) -> None:
-        """Wake the looking thread. It takes no lock that a signal handler could wait for."""
+        """Wake the thread that gives turns. It takes no lock that a signal handler could wait for."""
         if self._wake.locked():
             with contextlib.suppress(RuntimeError):  # another thread was faster
                 self._wake.release()
@@ -187,8 +187,8 @@ class ProgramOverStores:
             gone = {id(turn.shared) for turn in turns}
             self._places = {key: place for key, place in self._places.items() if key[0] not in gone}
         listener = self._listeners.pop(store.id, None)
-        if listener is not None and turns:
-            turns[0].shared.notifier.unlisten(listener)
+        if listener is not None:
+            (turns[0].shared if turns else inner(store)).notifier.unlisten(listener)
 
     @property
     def stores(self) -> list[Store]:
@@ -232,12 +232,13 @@ class ProgramOverStores:
         threads = [
             threading.Thread(target=self._work, name=f"streamkit-stores-{number}") for number in range(self._threads)
         ]
+        threads.append(threading.Thread(target=self._look_on, name="streamkit-stores-looks"))
         try:
             with on_signals(self.stop, signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
                 try:
                     for thread in threads:
                         thread.start()
-                    self._look_on(seconds)
+                    self._give_on(seconds)
                 finally:
                     self.stop()
                     for thread in threads:
@@ -256,20 +257,23 @@ class ProgramOverStores:
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    def _look_on(self, seconds: float | None) -> None:
-        """Look, and give turns, in the thread that called `run`."""
+    def _give_on(self, seconds: float | None) -> None:
+        """Give turns, in the thread that called `run`."""
         end = None if seconds is None else monotonic() + seconds
-        next_look = 0.0
         while not self._stop.is_set() and (end is None or monotonic() < end):
-            if monotonic() >= next_look:
-                next_look = monotonic() + self._look()
             told: set[Any] = set()
             with contextlib.suppress(IndexError):
                 while True:
                     told.add(self._notifier.popleft())
-            rest = min(self._give_turns(told), next_look, end or next_look) - monotonic()
+            rest = min(self._give_turns(told), end or float("inf")) - monotonic()
             if not self._notifier and rest > 0:
-                self._wake.acquire(timeout=rest)
+                self._wake.acquire(timeout=min(rest, _IDLE))
+
+    def _look_on(self) -> None:
+        """Look, in a thread of its own: a store that answers late holds up no turn. What a look sees is told to the
+        thread that gives turns, as a write of this process is."""
+        while not self._stop.is_set():
+            self._stop.wait(self._look())
 
     def _look(self) -> float:
         """Look at each space once. Returns the seconds until the next look."""
@@ -286,7 +290,7 @@ class ProgramOverStores:
                 place.failing = False
             except StoreClosed:
                 continue  # the turns of its parts end
-            except StreamkitError as error:
+            except Exception as error:  # whatever it is, the other stores are looked at
                 if not place.failing:
                     message = "the space %r cannot be looked at, and will be again: %s"
                     warn(message, place.space, error, store=place.shared.id, space=place.space)
@@ -319,7 +323,7 @@ class ProgramOverStores:
             return self._alarms[0][0] if self._alarms else float("inf")
 
     def _set_alarm(self, turn: _Turn) -> None:
-        """Have the looking thread see when the part is due. The caller holds the lock."""
+        """Have the thread that gives turns see when the part is due. The caller holds the lock."""
         if turn.due < turn.alarm:
             turn.alarm = turn.due
             heappush(self._alarms, (turn.due, next(self._set), turn))

@@ -15,7 +15,9 @@ import pytest
 import streamkit
 from streamkit import Client, Record, Store
 from streamkit.groups import Delivery
+from streamkit.log.partition import Partition
 from streamkit.run import ProgramOverStores, Worker
+from streamkit.store import inner
 from streamkit.views import Reduce
 
 PATIENCE = 60.0
@@ -77,7 +79,7 @@ def test_fifty_stores_share_a_few_threads_and_looks(client: Client, tmp_path: Pa
         assert (found.stores, found.parts) == (50, 100)
         # Several looks at every store: nothing is new, so no part has a turn.
         turns, looks = _settled(program)
-        assert threading.active_count() == threads + 1 + 4  # the runner and its threads
+        assert threading.active_count() == threads + 1 + 4 + 1  # the runner, its threads, and the one that looks
         _until(lambda: program.statistics().looks >= looks + 5 * 50)
         assert program.statistics().turns == turns
         # One entry of another process, as another client is: its store's two parts have a turn, and no other ones.
@@ -187,6 +189,43 @@ def test_a_closed_store_ends_its_parts_alone(client: Client) -> None:
         first.close()
         second.produce("orders", "a", [Record(b"2")])
         _until(lambda: b"2" in seen)
+
+
+@pytest.mark.parametrize("fault", ["hangs", "raises"])
+def test_a_store_that_cannot_be_looked_at_holds_up_no_other_one(
+    client: Client, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = _made(client, 2)
+    seen: list[bytes] = []
+    opened, looked = threading.Event(), threading.Event()
+    refresh = Partition.refresh
+    [failing] = inner(bad).spaces["orders"].partitions
+
+    def refreshed(self: Partition, *args: Any, **options: Any) -> int:
+        if self is failing and threading.current_thread().name == "streamkit-stores-looks":
+            looked.set()
+            if fault == "raises":
+                raise ZeroDivisionError
+            opened.wait(PATIENCE)
+        return refresh(self, *args, **options)
+
+    def make(store: Store) -> list[Worker]:
+        return [Worker(store.group("orders", "g"), lambda delivery: seen.append(delivery.entry.payload))]
+
+    monkeypatch.setattr(Partition, "refresh", refreshed)
+    program = ProgramOverStores([bad, good], make, poll=0.01)
+    with running(program):
+        try:
+            assert looked.wait(PATIENCE)
+            _until(lambda: len(seen) == 2)
+            good.produce("orders", "a", [Record(b"2")])
+            _until(lambda: b"2" in seen)
+            if fault == "raises":  # also entries of other processes are seen
+                with streamkit.connect(f"file://{tmp_path / 'stores'}") as other:
+                    other.store(good.id).produce("orders", "a", [Record(b"3")])
+                _until(lambda: b"3" in seen)
+        finally:
+            opened.set()
 
 
 def test_wrong_parts_are_refused_before_anything_runs(client: Client) -> None:
