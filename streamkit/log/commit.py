@@ -58,6 +58,8 @@ _UNKNOWN = 10_000
 """Transactions of unknown outcome that are remembered, so that their callers can ask about them."""
 _WIDE = 256
 """Parts of a transaction that take longer to encode than a look at the end of the log takes, on a disk."""
+_LOOKS = 2
+"""Looks before a wide transaction is encoded that may find others' transactions, and lead to another plan."""
 _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
@@ -416,8 +418,10 @@ class Committer:
         # On a disk no number that was taken is ever free again.
         if looked is None or not partition.looks.completed or (partition.remote and not partition.is_fresh(looked)):
             partition.refresh(_segments(requests))
-        elif not partition.remote and sum([len(request.parts) for request in requests]) >= _WIDE:
-            partition.refresh()  # what is encoded for a number that is taken is encoded in vain
+        # What is encoded for a number that is taken is encoded in vain.
+        looks = _LOOKS if not partition.remote and sum([len(request.parts) for request in requests]) >= _WIDE else 0
+        if looks:
+            partition.refresh()
         alone = len(requests) == 1 and not self._submitted
         lost = 0
         again, begun = False, list(requests)
@@ -459,6 +463,9 @@ class Committer:
                     return
                 if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
                     again = True
+                    continue
+                if looks and partition.refresh() != base.number:
+                    looks -= 1
                     continue
                 flight = self._prepare(plan)
             header = flight.header
