@@ -12,6 +12,7 @@ from uuid import UUID
 from .arguments import (
     bounds_of,
     check_count,
+    check_erasure,
     check_gaps,
     check_hours,
     check_listing,
@@ -573,7 +574,6 @@ class Store:
         LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes
         them from storage. For an unknown space nothing is done.
         """
-        from .removing.arguments import check_erasure
         from .removing.copies import Copies
         from .removing.erase import erase_space
         from .removing.report import EraseReport

@@ -108,7 +108,6 @@ UPWARD = {
     ("streamkit.store", "streamkit.views.publish"): "`erase()` of the facade: what is published goes",
     ("streamkit.store", "streamkit.views.view"): "for the type checker",
     ("streamkit.errors", "streamkit.gaps"): "for the type checker: an error carries a gap",
-    ("streamkit.store", "streamkit.removing.arguments"): "`erase()` of the facade",
     ("streamkit.store", "streamkit.removing.copies"): "`erase()` of the facade: what it erases beside the log",
     ("streamkit.store", "streamkit.removing.erase"): "`erase()` of the facade",
     ("streamkit.store", "streamkit.removing.snapshots"): "`erase()` of the facade: what snapshots keep goes",
