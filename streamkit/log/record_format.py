@@ -92,6 +92,8 @@ _MOST_PAYLOAD = 1 << 30
 """Bytes of payload that a transaction may have at most: the largest max_transaction_bytes."""
 _MOST_METADATA = 256 << 10
 """Bytes of an entry's encoded metadata, and of the lengths beside it: 64 KiB of text, in the shortest words."""
+_MOST_ENTRIES = 1 << 28
+"""Entries of a transaction: more than any process could hold and write."""
 _SHORT = 4096
 _TOGETHER = 256
 """Entries of small transactions that are handed out together."""
@@ -272,6 +274,8 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
     if body.flags & _GONE:
         if any(body.data):
             raise ValueError("the body is not empty, but its frame says that all of its entries are removed")
+        if body.count > _MOST_ENTRIES:
+            raise ValueError(f"its frame claims {body.count} entries; a transaction has at most {_MOST_ENTRIES}")
         return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
     data: bytes | memoryview = body.data[: body.raw]
     if body.flags & _ZSTD:
@@ -674,7 +678,7 @@ def _take_records(
             (payloads,) = decode_payloads(record[body:])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return item
-        if not (len(payloads) == 1 == head.count and head.number == number):
+        if not (len(payloads) == 1 == head.count and head.number == number and head.first_sequence >= 0):
             return item
         first = head.first_sequence
         origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
@@ -758,7 +762,7 @@ def _take_frames(
         if not (
             len(payloads) == 1 == head.count
             and head.number == number
-            and head.first_sequence == first
+            and head.first_sequence == first >= 0
             and head.segment == segment
         ):
             return item

@@ -47,6 +47,12 @@ def test_a_body_with_erased_entries_is_no_larger_either(most: int, flags: int) -
         decode_body(Body(data, len(data), flags | record_format._ZSTD, 1))
 
 
+def test_a_body_without_payloads_claims_no_more_entries_than_a_process_could_write() -> None:
+    with pytest.raises(ValueError, match="its frame claims 4294967296 entries"):
+        decode_body(Body(b"", 0, record_format._GONE, 1 << 32))
+    assert len(decode_body(Body(b"", 0, record_format._GONE, 1000))[0]) == 1000
+
+
 def test_the_frames_of_a_record_share_the_limit(most: int) -> None:
     record = record_of([3 * MIB] * 40)
     assert len(record) < 64 << 10

@@ -176,6 +176,22 @@ def test_records_are_the_same_entries_for_both(covered: Callable[[str, int], Non
 
 
 @both
+def test_a_sequence_below_zero_is_the_same_for_both() -> None:
+    head = ENCODER.encode(FrameHead(7, 5, bytes(16), bytes(16), 41, 0, "s", -1, 1))
+    body = ENCODER.encode([[b"1"]])
+    rest = struct.pack("<HBxII", len(head), 0, len(body), len(body)) + head + body
+    frame = struct.pack("<I", zlib.crc32(rest, SEED)) + rest
+    empty = encode_transaction(number=7, timestamp=5, id=bytes(16), node=bytes(16), position=0, parts=[], seed=SEED)[1]
+    record = bytearray(empty + frame)
+    record[16:24] = len(record).to_bytes(8, "little")
+    end = len(empty)
+    record[4:8] = zlib.crc32(record[8:end], SEED).to_bytes(4, "little")
+    with using("python"):
+        assert compare(0, read_records, "sp", 0, 1, [(7, bytes(record))], SEED, b"", located)
+        assert compare(1, read_frames, "sp", 0, 1, "s", [(7, -1, frame)], SEED, b"", located)
+
+
+@both
 def test_frames_are_the_same_entries_for_both(covered: Callable[[str, int], None]) -> None:
     dice, taken = Random(2), 0
     frames = [hostile_frame(dice) for _ in range(CORPUS)]
