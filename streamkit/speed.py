@@ -36,7 +36,7 @@ def codec() -> str:
         return f"compiled (streamkit-speed {twin.__version__})"
     if _found is not None:
         return (
-            f"Python (streamkit-speed {_found.__version__} is of another release: "
+            f"Python (streamkit-speed {getattr(_found, '__version__', '?')} is of another release: "
             "pip install --upgrade 'streamkit-store[speed]')"
         )
     return "Python"

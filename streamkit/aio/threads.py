@@ -20,6 +20,8 @@ __all__ = ["Calls", "Threads"]
 _T = TypeVar("_T")
 _LONG = 4
 """Threads for long work, such as archiving and verifying. Reads do not wait for them."""
+_HEARTBEAT = 0.25
+"""Seconds after which whoever waits for the committing threads looks at the threads themselves."""
 
 
 class Threads:
@@ -146,7 +148,12 @@ class Calls:
         while self._driving:
             self._driven.clear()
             if self._driving:
-                await self._driven.wait()
+                try:
+                    await asyncio.wait_for(self._driven.wait(), _HEARTBEAT)
+                except TimeoutError:
+                    # A thread that was stopped has taken its mark along.
+                    if self.threads.commit.at_rest():
+                        self._driving.clear()
         while running := list(self._running):
             ended, _ = await asyncio.wait([asyncio.wrap_future(future) for future in running])
             for future in ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -55,6 +56,12 @@ class Workers:
                     raise
             else:
                 self._threads.append(thread)
+
+    def at_rest(self) -> bool:
+        """True if no piece is left, and no thread is at one. A piece whose thread was stopped is neither."""
+        frames = sys._current_frames()
+        living = [frames.get(thread.ident or 0) for thread in self._threads if thread.is_alive()]
+        return self._work.empty() and all(frame and frame.f_code is _serve.__code__ for frame in living)
 
     def close(self, *, wait: bool = False) -> None:
         """End the threads, after the pieces that they were given."""

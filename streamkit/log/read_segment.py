@@ -43,6 +43,8 @@ class _SegmentRead:
         self._bounds = bounds
         self._first = bounds.min_sequence
         self._last = -1
+        self._until = 0
+        """The end of the first view, if its status was not looked up: what was committed later is not read. Else 0."""
         self._ended = False
 
     def __call__(self, view: LogView) -> Iterator[Batch]:
@@ -73,10 +75,20 @@ class _SegmentRead:
         entries = entries[max(0, self._first - begin) : max(0, last - begin + 1)]
         return Batch(batch.timestamp, batch.number, batch.origin, entries)
 
+    def _in_view(self, batch: Batch) -> Batch:
+        """The part of a batch that was committed up to `_until`."""
+        until = self._until
+        if not until or not batch.entries or batch.entries[-1].trx.number <= until:
+            return batch
+        self._ended = True
+        entries = [entry for entry in batch.entries if entry.trx.number <= until]
+        return Batch(batch.timestamp, batch.number, batch.origin, entries)
+
 
 class _Forwards(_SegmentRead):
     def _batches(self, view: LogView) -> Iterator[Batch]:
         if self._last < 0 and view.is_whole and not self._bounds.by_time:
+            self._until = self._until or view.end
             yield from self._whole(view)
             if self._ended:
                 return
@@ -87,33 +99,48 @@ class _Forwards(_SegmentRead):
             for batch in self._logged(view):
                 if high and batch.timestamp > high:
                     return
-                batch = self._cut(batch, self._last)
+                batch = self._in_view(self._cut(batch, self._last))
                 if batch.entries:
                     yield batch
                     self._first = batch.entries[-1].sequence + 1
+                if self._ended:
+                    return
             if self._first <= self._last and view.cold_until:
                 archive = view.archive()
                 for batch in archive.segment(view, self._segment, self._first, self._last):
                     if high and batch.timestamp > high:
                         return
-                    if batch.timestamp >= self._bounds.min_timestamp:
-                        yield batch
-                    self._first = batch.entries[-1].sequence + 1
+                    batch = self._in_view(batch)
+                    if batch.entries:
+                        if batch.timestamp >= self._bounds.min_timestamp:
+                            yield batch
+                        self._first = batch.entries[-1].sequence + 1
+                    if self._ended:
+                        return
             if self._first == reached:
                 raise _lost(view, self._segment, self._first)
 
     def _whole(self, view: LogView) -> Iterator[Batch]:
         """The entries of a segment that still has all its entries in the log. They tell which is the last.
 
-        So the status is not looked up. It decides if there are no pieces, or if one is missing: then `_ended` is False.
+        So the status is not looked up. It decides if there are no pieces, or if one is missing (also the last, if the
+        status is known anyway): then `_ended` is False.
         """
         last, pieces = self._bounds.max_sequence or _FAR, list[Piece]()
         for pieces in piece_groups(view, self._segment, self._first or 1, last):
+            later = bool(pieces) and pieces[-1].number > self._until
+            if later:
+                pieces = [piece for piece in pieces if piece.number <= self._until]
             for batch in _load_together(view, self._segment, pieces):
                 batch = self._cut(batch, last)
                 yield batch
                 self._first = batch.entries[-1].sequence + 1
-        self._ended = bool(pieces)
+            if later:
+                self._ended = True
+                return
+        known = view.known(self._segment)
+        short = known is not None and self._first <= min(known.last_sequence, last)
+        self._ended = bool(pieces) and not short
 
     def _logged(self, view: LogView) -> Iterator[Batch]:
         """The next entries in the log, up to the first one that is archived or not there."""

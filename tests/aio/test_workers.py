@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 
 import pytest
-from fix_aio import PATIENCE
+from fix_aio import PATIENCE, AsyncSubject, in_loop
 
+from streamkit import Record
 from streamkit.aio.workers import Workers
 
 
@@ -115,3 +117,46 @@ def test_a_process_ends_after_the_work_that_has_begun() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=10 * PATIENCE)
     assert (ended.stdout, ended.returncode) == ("whole\n", 0), ended.stderr
+
+
+def test_threads_are_at_rest_when_nothing_is_left_and_none_is_at_a_piece() -> None:
+    workers, go_on, done = Workers(1, "rest"), threading.Event(), threading.Event()
+    assert workers.at_rest()
+    workers.start(lambda: go_on.wait(PATIENCE))
+    workers.start(done.set)
+    assert not workers.at_rest()
+    go_on.set()
+    assert done.wait(PATIENCE)
+    while not workers.at_rest():  # the thread is about to wait
+        threading.Event().wait(0.001)
+    workers.close(wait=True)
+    assert workers.at_rest()
+
+
+@in_loop
+async def test_closing_does_not_wait_for_a_piece_whose_thread_was_stopped(memory: AsyncSubject) -> None:
+    async with memory.store() as store:
+        await store.produce("s", "a", [Record(b"a")])
+        store.calls._driving.add(object())  # the mark of a thread that was stopped before it began the piece
+        await asyncio.wait_for(store.close(), PATIENCE)
+
+
+@in_loop
+async def test_closing_waits_for_a_piece_however_long_it_takes(memory: AsyncSubject) -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def piece() -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+        done.set()
+
+    async with memory.store() as store:
+        await store.produce("s", "a", [Record(b"a")])
+        store.calls.drive(piece)
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.sleep(0.6)  # it has looked twice
+        assert not closing.done()
+        go_on.set()
+        await asyncio.wait_for(closing, PATIENCE)
+        assert done.is_set()

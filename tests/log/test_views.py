@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 import streamkit
-from streamkit import Record, Store
+from streamkit import CorruptData, Record, Store
+from streamkit.index import upkeep
+from streamkit.index.upkeep import bring_forward
+from streamkit.log import segment_view
+from streamkit.log.moved import Moved
 from streamkit.log.partition import Partition
+from streamkit.log.rows import Piece
 from streamkit.log.segment_view import piece_groups, status_of
 from streamkit.log.view import LogView
 
@@ -78,3 +85,50 @@ def test_a_walk_takes_no_lock(store: Store) -> None:
             assert threads.submit(contents, view).result(PATIENCE) == before
         finally:
             done.set()
+
+
+@pytest.mark.parametrize("removed", [None, "trim", "retention"])
+def test_a_read_that_goes_on_with_a_later_view_has_nothing_of_what_was_committed_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch, removed: str | None
+) -> None:
+    monkeypatch.setattr(segment_view, "_PIECES", 4)
+    write(store, 40)
+    store.maintain(SPACE)
+    partition = partition_of(store)
+    read = store.consume_segment(SPACE, "a")
+    found = [next(read).sequence]
+    write(store, 20)
+    bring_forward(partition)
+    if removed == "trim":
+        store.trim(SPACE, "b", keep_entries=1)
+    elif removed == "retention":
+        store.set_retention(SPACE, streamkit.Retention(max_entries=1000))
+    write(store, 2)
+    frames, moved = LogView.frames, [Moved("packed meanwhile"), Moved("packed meanwhile")]
+
+    def once_moved(view: LogView, pieces: Sequence[Piece]) -> Iterator[Any]:
+        if moved:
+            write(store, 2)
+            bring_forward(partition)
+            raise moved.pop()
+        return frames(view, pieces)
+
+    monkeypatch.setattr(LogView, "frames", once_moved)
+    found += [entry.sequence for entry in read]
+    assert not moved
+    assert found == [*range(1, 21)]
+    assert len(list(store.consume_segment(SPACE, "a"))) == 33
+
+
+def test_a_read_whose_last_row_is_lost_is_not_a_short_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer knows the segment's last entry."""
+    write(store, 20)
+    store.maintain(SPACE)
+    partition = partition_of(store)
+    bring_forward(partition)
+    write(store, 20)
+    monkeypatch.setattr(upkeep, "_data_rows", lambda segment, pieces: [])
+    bring_forward(partition)
+    assert not partition.tail.pieces
+    with pytest.raises(CorruptData, match=r"'a'.* where sequence 11 is"):
+        list(store.consume_segment(SPACE, "a"))
