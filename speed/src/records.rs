@@ -3,7 +3,7 @@
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::bytes::{crc32, u16_at, u32_at, u64_at, with_bytes};
 use crate::call::call;
@@ -354,6 +354,7 @@ impl Reader {
         most: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let records = self.records.get();
+        let items = items.cast::<PyIterator>()?;
         let place = Place {
             space: self.space.bind(py),
             partition: self.partition.bind(py),
@@ -367,7 +368,7 @@ impl Reader {
             Some(segment) => Some((segment.bind(py), segment.bind(py).to_cow()?)),
         };
         while entries.len() < most {
-            // SAFETY: PyIter_Next returns a new reference, or null with or without an error.
+            // SAFETY: `items` is an iterator. PyIter_Next returns a new reference, or null with or without an error.
             let item = unsafe { Bound::from_owned_ptr_or_opt(py, ffi::PyIter_Next(items.as_ptr())) };
             let Some(item) = item else {
                 return match PyErr::take(py) {

@@ -343,3 +343,12 @@ def test_a_number_of_small_records_is_read_in_one_step_and_an_error_of_their_sou
             assert [len(next(found)[1]) for _ in range(2)] == [256, 44]
             with pytest.raises(StreamkitError, match="the source is gone"):
                 next(found)
+
+
+@both
+@pytest.mark.parametrize("items", [[1, 2], None, "abc"], ids=repr)
+def test_the_twin_takes_from_iterators_alone(items: Any) -> None:
+    reader = record_format._twin.reader("s", 0, 1, 0, b"i")
+    with pytest.raises(TypeError, match="Iterator"):
+        reader.take(items, [], 5)
+    assert reader.take(iter([1, 2]), [], 5) == 1

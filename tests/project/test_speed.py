@@ -51,6 +51,12 @@ def test_a_twin_of_another_release_is_not_used_and_the_codec_says_why(tmp_path: 
     assert told(STORED, tmp_path).endswith("(3, b'2', {'type': 'placed'})]")
 
 
+def test_a_folder_that_has_the_name_of_the_twin_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "streamkit_speed").mkdir()
+    (tmp_path / "streamkit_speed" / "__init__.py").write_text("")
+    assert told(CODEC, tmp_path).startswith("1 True Python (streamkit-speed ? is of another release: ")
+
+
 def test_a_twin_that_cannot_be_loaded_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "streamkit_speed.py").write_text("raise ImportError('the wheel is of another platform')\n")
     assert told(CODEC, tmp_path) == "1 True Python"
