@@ -396,7 +396,7 @@ def test_a_catch_up_wakes_the_waiting_a_few_times_and_holds_no_lock_then(
     for _ in range(100):
         put(there, "a:", "s")
     partition, notifier, woken = partition_of(here), inner(here).notifier, list[bool]()
-    notifier.listen(lambda: woken.append(partition.holds_lock()))
+    notifier.listen(lambda: woken.append(partition._lock._is_owned()))
     read(here)
     assert here.peek("s", "a").sequence == 101
     assert 0 < len(woken) < 20

@@ -167,7 +167,7 @@ def test_a_hostile_published_view_costs_little_memory_and_disk(
                 written.append(len(piece))
                 yield piece
 
-        monkeypatch.setattr(publish, "grow_pieces", counted)
+        monkeypatch.setattr(publish, "decompress_pieces", counted)
         with view(store, tmp_path / "two") as second:
             assert second.catch_up().entries == 1
         assert any("holds more than" in note for note in caplog.messages)
