@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 WHEEL = f"streamkit_store-{__version__}-py3-none-any.whl"
-UNSEEN = {"node_modules", "__pycache__", "build", "dist", "golden", "data", "streamkit-data"}
+UNSEEN = {"node_modules", "__pycache__", "build", "target", "dist", "golden", "data", "streamkit-data"}
 
 FOREIGN = re.compile(
     r"""
