@@ -61,14 +61,14 @@ $(VENV)/kombu-suite: $(VENV)/dev.stamp
 	rm -rf $@.new
 	$(BIN)/pip download -q --disable-pip-version-check --no-deps --no-binary kombu -d $@.new kombu==5.7.0
 	tar xzf $@.new/kombu-5.7.0.tar.gz -C $@.new --strip-components=1 kombu-5.7.0/t/integration
-	mv $@.new $@
+	rm -rf $@ && mv $@.new $@
 
 # The wheel has a program of 350 MB in it, the source distribution has not.
 $(VENV)/agents-suite: $(VENV)/dev.stamp
 	rm -rf $@.new
 	$(BIN)/pip download -q --disable-pip-version-check --no-deps --no-binary claude-agent-sdk -d $@.new claude-agent-sdk==0.2.188
 	tar xzf $@.new/claude_agent_sdk-0.2.188.tar.gz -C $@.new --strip-components=2 claude_agent_sdk-0.2.188/src/claude_agent_sdk
-	mv $@.new $@
+	rm -rf $@ && mv $@.new $@
 
 # One process compiles all tests and libraries while mypy runs. Otherwise each of the workers would compile all of them.
 compile: $(VENV)/dev.stamp

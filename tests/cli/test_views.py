@@ -91,7 +91,7 @@ def here(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None:
     assert here("views") == (0, [], "")
-    code, lines, err = here("run", f"{here.module}:everything", "--seconds", "0.3", "--json")
+    code, lines, err = here("run", f"{here.module}:everything", "--seconds", "2", "--json")
     assert (code, err) == (0, "")
     found = {part["name"]: part for part in map(json.loads, lines)}
     assert (found["latest"]["status"]["entries"], found["copy"]["status"]["copied"]) == (2, 2)
@@ -115,7 +115,7 @@ def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None
 
 
 def test_the_handler_of_a_group_runs_and_its_status_is_json(here: Here) -> None:
-    code, lines, err = here("run", f"{here.module}:workers", "--seconds", "0.3", "--json")
+    code, lines, err = here("run", f"{here.module}:workers", "--seconds", "2", "--json")
     assert (code, err) == (0, "")
     found = {part["name"]: part for part in map(json.loads, lines)}
     status = found["readers"]["status"]
