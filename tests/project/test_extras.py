@@ -126,7 +126,7 @@ def test_an_extra_alone_runs_the_readme_and_its_own_program(extra: str, tmp_path
     found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert found is not None
     readme = found[1].replace("file:///tmp/streamkit-readme", f"file://{tmp_path}/store")
-    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "STREAMKIT_PURE")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     program = f"{readme}\nimport os, streamkit\n{PROGRAMS[extra]}"
     done = subprocess.run(
