@@ -12,10 +12,10 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
-from harness.frames import frame_of
 from harness.store_conformance import StoreConformance
 from streamkit import Record
 from streamkit.errors import LeaseNotAcquired, StreamkitError
+from streamkit.frames import frames_of_threads
 
 
 class Archiving:
@@ -50,7 +50,7 @@ class Archiving:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(300)
-        where = frame_of(self._thread.ident)
+        where = frames_of_threads().get(self._thread.ident or 0)
         assert not self._thread.is_alive(), "the archiver hangs:\n" + "".join(traceback.format_stack(where))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
+
+from ..frames import frames_of_threads
 
 __all__ = ["Workers"]
 
@@ -59,7 +60,7 @@ class Workers:
 
     def at_rest(self) -> bool:
         """True if no piece is left, and no thread is at one. A piece whose thread was stopped is neither."""
-        frames = sys._current_frames()
+        frames = frames_of_threads()
         living = [frames.get(thread.ident or 0) for thread in self._threads if thread.is_alive()]
         return self._work.empty() and all(frame and frame.f_code is _serve.__code__ for frame in living)
 

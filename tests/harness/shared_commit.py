@@ -18,11 +18,11 @@ from streamkit import Entry, Record
 from streamkit.backend import ANY, NEXT, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, Value
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, StreamkitError
+from streamkit.frames import frames_of_threads
 from streamkit.store import Store
 from streamkit.testing import FaultyDriver, Injector, ManualClock, Plan
 
 from .cuts import Cut, Interrupt
-from .frames import frame_of
 
 __all__ = ["NAMES", "SPACE", "Held", "SharedCommit"]
 
@@ -145,7 +145,7 @@ class _Caller(threading.Thread):
 
     def waits(self) -> bool:
         """It is in the queue behind another one, or has ended."""
-        frame = frame_of(self.ident)
+        frame = frames_of_threads().get(self.ident or 0)
         while frame is not None and not frame.f_code.co_filename.endswith("commit.py"):
             frame = frame.f_back
         return not self.is_alive() or (frame is not None and frame.f_code.co_name == "_wait")
