@@ -160,7 +160,7 @@ class Runs:
             if block is None:
                 if not reading:
                     return False, None
-                block = self._block(file, tail, number)
+                block = self._read_block(file, tail, number)
             block.used = True
             value = block.get(key)
             if value is not None:
@@ -286,58 +286,36 @@ class Runs:
         """
         hash = hash_of(subject)
         mask = mask_of(hash)
-        cache, partition = self._cache, self.partition
-        cached_tail, cached_block = cache.tail, cache.block
         parts: list[tuple[list[bytes], list[bytes]]] = []
         for run in reversed(self.manifest.runs):
             files = run.files
-            at, file = 0, files[0]
-            if len(files) > 1:
-                at = bisect_left(files, start, key=_last_key)
-                if at == len(files):
-                    continue
-                file = files[at]
-            if file.first_key >= end or file.last_key < start:
+            at = _first_at(files, start, end)
+            if at < 0:
                 continue
+            file = files[at]
             if file.last_key < end and at + 1 < len(files) and files[at + 1].first_key < end:
                 return None
-            id = file.id
-            tail = cached_tail((partition, id, -1))
-            if tail is None:
-                tail = self._tails((file,))[id]
-            tail.used = True
-            words = tail.words
-            if words[hash % len(words)] & mask != mask:
+            tail = self._tail(file)
+            if not tail.may_hold(hash, mask):
                 continue
             first = tail.block_of(start)
-            stop, blocks = first + 1, tail.blocks
-            while stop < blocks and tail.first(stop) < end:
+            stop = first + 1
+            while stop < tail.blocks and tail.first(stop) < end:
                 stop += 1
                 if stop - first > _NEAR:
                     return None
-            for number in range(first, stop):
-                block = cached_block((partition, id, number))
-                if block is None:
-                    block = self._block(file, tail, number)
-                block.used = True
-                low = block.seek(start)
-                high = block.seek(end, low)
-                if low < high:
-                    parts.append((block.keys(low, high), block.values(low, high)))
-        inline = self.inline
-        if inline is not None:
-            low = inline.seek(start)
-            high = inline.seek(end, low)
-            if low < high:
-                parts.append((inline.keys(low, high), inline.values(low, high)))
+            blocks = [self._block(file, tail, number) for number in range(first, stop)]
+            parts += (rows for block in blocks if (rows := _between(block, start, end)))
+        if self.inline is not None and (rows := _between(self.inline, start, end)):
+            parts.append(rows)
         if not parts:
             return iter(())
         if len(parts) == 1:
             return zip(*parts[0], strict=True)
-        rows: dict[bytes, bytes] = {}
+        newest: dict[bytes, bytes] = {}
         for keys, values in parts:
-            rows.update(zip(keys, values, strict=True))
-        return iter(sorted(rows.items()))
+            newest.update(zip(keys, values, strict=True))
+        return iter(sorted(newest.items()))
 
     @in_index
     def last(self, start: bytes, end: bytes, subject: bytes) -> bytes | None:
@@ -352,26 +330,17 @@ class Runs:
                 return inline.values(high - 1, high)[0]
         hash = hash_of(subject)
         mask = mask_of(hash)
-        cache, partition = self._cache, self.partition
         for run in self.manifest.runs:
             files = run.files
-            at = 0
-            if len(files) > 1:
-                at = bisect_left(files, start, key=_last_key)
-                while at + 1 < len(files) and files[at + 1].first_key < end:
-                    at += 1
-                if at == len(files):
-                    continue
-            file = files[at]
-            if file.first_key >= end or file.last_key < start:
+            at = _first_at(files, start, end)
+            if at < 0:
                 continue
-            tail = cache.tail((partition, file.id, -1)) or self._tails((file,))[file.id]
-            tail.used = True
+            while at + 1 < len(files) and files[at + 1].first_key < end:
+                at += 1
+            tail = self._tail(files[at])
             if not tail.may_hold(hash, mask):
                 continue
-            number = tail.last_block(end)
-            block = cache.block((partition, file.id, number)) or self._block(file, tail, number)
-            block.used = True
+            block = self._block(files[at], tail, tail.last_block(end))
             high = block.seek(end)
             if high and block.keys(high - 1, high)[0] >= start:
                 return block.values(high - 1, high)[0]
@@ -385,8 +354,8 @@ class Runs:
         """
         cursors = []
         for run, bytes_ahead in zip(reversed(runs), reversed(ahead), strict=True):
-            at = bisect_left(run.files, start, key=_last_key)
-            if at < len(run.files) and run.files[at].first_key < end:
+            at = _first_at(run.files, start, end)
+            if at >= 0:
                 cursors.append(Cursor(run.files, at, start, end, self._seed, None, 0, bytes_ahead, False))
         for chunk in merge_cursors(cursors, self._refill):
             self._sealed = self.remote
@@ -416,15 +385,10 @@ class Runs:
         cursors = []
         for run in reversed(self.manifest.runs):
             files = run.files
-            file = files[0]
-            at = 0
-            if len(files) > 1:
-                at = bisect_left(files, start, key=_last_key)
-                if at == len(files):
-                    continue
-                file = files[at]
-            if file.first_key >= end or file.last_key < start:
+            at = _first_at(files, start, end)
+            if at < 0:
                 continue
+            file = files[at]
             if hash is not None and file.last_key >= end:
                 # Usually this run has no row of the subject, and the filter shows it at once.
                 tail = cached_tail((partition, file.id, -1))
@@ -434,15 +398,19 @@ class Runs:
                         tail.used = True
                         continue
             cursors.append(Cursor(files, at, start, end, seed, hash, mask, ahead, True))
-        inline = self.inline
-        if inline is not None:
-            low = inline.seek(start)
-            high = inline.seek(end, low)
-            if low < high:
-                cursor = Cursor((), 0, start, end, seed, hash, mask, ahead, True)
-                cursor.keys, cursor.values = inline.keys(low, high), inline.values(low, high)
-                cursors.append(cursor)
+        if self.inline is not None and (rows := _between(self.inline, start, end)):
+            cursor = Cursor((), 0, start, end, seed, hash, mask, ahead, True)
+            cursor.keys, cursor.values = rows
+            cursors.append(cursor)
         return cursors
+
+    def _tail(self, file: RunFile) -> Tail:
+        """The tail of a file, from the cache or from the file."""
+        tail = self._cache.tail((self.partition, file.id, -1))
+        if tail is None:
+            tail = self._tails((file,))[file.id]
+        tail.used = True
+        return tail
 
     @in_index
     def _tails(self, files: Iterable[RunFile]) -> dict[bytes, Tail]:
@@ -485,8 +453,16 @@ class Runs:
                 blocks[at] = self._kept(*missing[at], body)
         return blocks
 
-    @in_index
     def _block(self, file: RunFile, tail: Tail, number: int) -> Block:
+        """A block, from the cache or from its file."""
+        block = self._cache.block((self.partition, file.id, number))
+        if block is None:
+            block = self._read_block(file, tail, number)
+        block.used = True
+        return block
+
+    @in_index
+    def _read_block(self, file: RunFile, tail: Tail, number: int) -> Block:
         """Read one that is not cached."""
         start, end = tail.offsets[number], tail.offsets[number + 1]
         part = Range(run_key(file.id), file.start + start, end - start, file.etag or None)
@@ -587,10 +563,23 @@ def _tail_range(file: RunFile) -> Range:
     return Range(run_key(file.id), file.start + file.length - file.tail, file.tail, file.etag or None)
 
 
+def _first_at(files: Sequence[RunFile], start: bytes, end: bytes) -> int:
+    """The place of the first file that may hold keys from `start` on, before `end`; -1 if none may."""
+    at = 0 if start <= files[0].last_key else bisect_left(files, start, 1, key=_last_key)
+    return at if at < len(files) and files[at].first_key < end else -1
+
+
 def _first_in(run: Run, start: bytes, end: bytes) -> RunFile | None:
     """The first file that may hold keys from `start` on, before `end`."""
-    at = bisect_left(run.files, start, key=_last_key)
-    return run.files[at] if at < len(run.files) and run.files[at].first_key < end else None
+    at = _first_at(run.files, start, end)
+    return None if at < 0 else run.files[at]
+
+
+def _between(block: Block, start: bytes, end: bytes) -> tuple[list[bytes], list[bytes]] | None:
+    """The keys and values of a block's rows with start <= key < end; None if it has none."""
+    low = block.seek(start)
+    high = block.seek(end, low)
+    return (block.keys(low, high), block.values(low, high)) if low < high else None
 
 
 def _file_of(run: Run, key: bytes) -> RunFile | None:
