@@ -607,36 +607,53 @@ def decode_records(
         take = partial(_take_records, space, partition, partitions, seed, incarnation)
     else:
         take = _twin.reader(space, partition, partitions, seed, incarnation).take
-    items = iter(records)
+
+    def decode(item: tuple[int, bytes]) -> Iterator[list[Entry]]:
+        number, record = item
+        frames = decode_transaction(space, partition, partitions, record, seed, incarnation)
+        if not frames:
+            yield []
+        for head, _, found in frames:
+            if head.number != number:
+                raise CorruptData(f"a frame of transaction {head.number} is in its place")
+            yield found
+
+    return _together(records, take, decode, with_location)
+
+
+_Item = TypeVar("_Item", tuple[int, bytes], tuple[int, int, bytes])
+_Take = Callable[[Iterator[_Item], list[Entry], int], _Item | None]
+"""Appends the entries of the next items to the list while each holds one small entry, until there are so many. Returns
+the first other item, which is taken from the iterator, or None."""
+
+
+def _together(
+    items: Iterable[_Item],
+    take: _Take[_Item],
+    decode: Callable[[_Item], Iterator[list[Entry]]],
+    with_location: Callable[[StreamkitError, int], StreamkitError],
+) -> Iterator[tuple[int, list[Entry]]]:
+    """(last number, entries) of `items`, each of which begins with its number: small ones together by `take`, and each
+    other one by `decode`."""
+    left = iter(items)
     entries: list[Entry] = []
     try:
-        while (item := take(items, entries, _TOGETHER)) is not None or entries:
+        while (item := take(left, entries, _TOGETHER)) is not None or entries:
             if entries:
                 together, entries = entries, []
                 yield together[-1].trx.number, together
             if item is None:
                 continue
-            number, record = item
+            number = item[0]
             try:
-                frames = decode_transaction(space, partition, partitions, record, seed, incarnation)
+                for found in decode(item):
+                    yield number, found
             except (CorruptData, UnsupportedVersion) as error:
                 raise with_location(error, number) from error
-            if not frames:
-                yield number, []
-            for head, _, found in frames:
-                if head.number != number:
-                    raise with_location(CorruptData(f"a frame of transaction {head.number} is in its place"), number)
-                yield number, found
     except StreamkitError:
         if entries:
             yield entries[-1].trx.number, entries
         raise
-
-
-_Item = TypeVar("_Item")
-_Take = Callable[[Iterator[_Item], list[Entry], int], _Item | None]
-"""Appends the entries of the next items to the list while each holds one small entry, until there are so many. Returns
-the first other item, which is taken from the iterator, or None."""
 
 
 def _take_records(
@@ -707,28 +724,15 @@ def decode_frames(
         take = partial(_take_frames, space, partition, partitions, seed, incarnation, segment)
     else:
         take = _twin.reader(space, partition, partitions, seed, incarnation, segment).take
-    items = iter(frames)
-    entries: list[Entry] = []
-    try:
-        while (item := take(items, entries, _TOGETHER)) is not None or entries:
-            if entries:
-                together, entries = entries, []
-                yield together[-1].trx.number, together
-            if item is None:
-                continue
-            number, first, frame = item
-            try:
-                head, _, found = decode_entries(space, partition, partitions, frame, seed, 0, incarnation)
-            except CorruptData as error:
-                raise with_location(error, number) from error
-            if head.segment != segment or head.first_sequence != first or head.number != number:
-                wrong = CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
-                raise with_location(wrong, number)
-            yield number, found
-    except StreamkitError:
-        if entries:
-            yield entries[-1].trx.number, entries
-        raise
+
+    def decode(item: tuple[int, int, bytes]) -> Iterator[list[Entry]]:
+        number, first, frame = item
+        head, _, found = decode_entries(space, partition, partitions, frame, seed, 0, incarnation)
+        if head.segment != segment or head.first_sequence != first or head.number != number:
+            raise CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
+        yield found
+
+    return _together(frames, take, decode, with_location)
 
 
 def _take_frames(
