@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..errors import CorruptData, Unavailable
+from ..errors import CorruptData
 from ..index.head_change import change_head
-from ..index.upkeep import bring_forward
+from ..index.upkeep import index_all
 from ..log.partition import Partition
 from ..log.rows import Head
-from ..retry import attempts
 from .snapshot import File
 from .table import Part, Table
 from .trim import trim_archive
@@ -52,11 +51,11 @@ class Growing:
 
 
 def plan_archive(partitions: Sequence[Partition], lease: Lease, archive: Archive) -> list[Growing]:
-    """The place in the table of each partition, under their lease. The index holds what is known of the log then."""
+    """The place in the table of each partition, under their lease. The index then holds all known transactions."""
     table = archive.table
     partitions[0].check_space()  # a store that was deleted and created again gets no rows of the old one
     for partition in partitions:
-        _index_all(partition)
+        index_all(partition, look=False)
     state = table.state()
     if state is not None:
         table.check_incarnation(state, partitions[0].settings)
@@ -84,16 +83,6 @@ def _begin(partition: Partition, table: Table, state: LogState | None) -> Growin
         table.sync(file.path for file in found if file.partition == partition.partition and file.numbers[1] > archived)
         move_watermark(partition, reached)
     return Growing(partition, reached, table.entries(state, partition.partition))
-
-
-def _index_all(partition: Partition) -> None:
-    for attempt in attempts(partition.clock):
-        if attempt:
-            partition.refresh()
-            partition.read_head()
-        if bring_forward(partition):
-            return
-    raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time, archive again later")
 
 
 def move_watermark(partition: Partition, number: int) -> None:

@@ -26,7 +26,7 @@ from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow
 from ..log.watermarks import Watermarks, reached, with_watermark
-from ..retry import delete_rows, put_settled
+from ..retry import attempts, delete_rows, put_settled
 from .compaction import Expiry, Rules
 from .head_change import change_head, put_head, remove_files
 from .merge import FANOUT, merge_inline, merge_step, next_merge
@@ -40,6 +40,7 @@ __all__ = [
     "encode",
     "forgotten_up_to",
     "gone_up_to",
+    "index_all",
     "index_rows",
     "merge_all_with",
     "merge_some",
@@ -83,6 +84,17 @@ class _Tail(msgspec.Struct, frozen=True):
     first: int
     """The first transaction that is not indexed."""
     records: dict[int, bytes]
+
+
+def index_all(partition: Partition, *, look: bool = True) -> None:
+    """Bring index and packs up to the end of the log; without `look`, up to the end that is known."""
+    for attempt in attempts(partition.clock):
+        if look or attempt:
+            partition.refresh()
+            partition.read_head()
+        if bring_forward(partition):
+            return
+    raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time; try again later")
 
 
 def bring_forward(partition: Partition) -> bool:

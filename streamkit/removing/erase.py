@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..errors import LeaseNotAcquired
 from ..index.thin import expire, expire_floor
-from ..index.upkeep import purge
+from ..index.upkeep import index_all, purge
 from ..log.batches import Batch, Bounds, Needles
 from ..log.commit import Committer
 from ..log.erased import erasures_of
@@ -25,7 +25,7 @@ from ..model import Entry
 from ..space import Space
 from .ranges import Ranges, joined
 from .report import EraseReport, Rewritten
-from .rewrite import clean_partition, clear_leftovers, index_all
+from .rewrite import clean_partition, clear_leftovers
 from .stored import has_pairs, hidden_up_to, stored_with
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ..backend import Ambiguous, Conflict, Range, Scrubs, Value
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
-from ..index.upkeep import bring_forward, encode, move_head, store_file, timestamp_of
+from ..index.upkeep import encode, index_all, move_head, store_file, timestamp_of
 from ..log.erased import put_erasures
 from ..log.inbox_cleanup import clear_inbox
 from ..log.index_rows import decode_index_row, encode_index_row
@@ -34,7 +34,7 @@ from .ranges import Ranges
 from .report import Rewritten
 from .stored import stored_in
 
-__all__ = ["CleanCopies", "clean_partition", "clear_leftovers", "index_all"]
+__all__ = ["CleanCopies", "clean_partition", "clear_leftovers"]
 
 _TOGETHER = 64
 """Records that are read at once."""
@@ -42,16 +42,6 @@ _TOGETHER = 64
 
 CleanCopies = Callable[[Partition, Ranges], Rewritten]
 """Erases the ranges from the archive, from snapshots and from published views."""
-
-
-def index_all(partition: Partition) -> None:
-    """Bring index and packs up to the end of the log."""
-    for _ in attempts(partition.clock):
-        partition.refresh()
-        partition.read_head()
-        if bring_forward(partition):
-            return
-    raise Unavailable(f"space {partition.space!r}: others bring its index forward all the time; try again later")
 
 
 def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritten:
