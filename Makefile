@@ -176,7 +176,7 @@ $(VENV)/speed.stamp: infra/speed.py speed/Cargo.toml speed/Cargo.lock speed/pypr
 	@$(BIN)/python infra/speed.py
 
 # Of the same Java and the same jars. Without it the tests of Spark take longer.
-$(VENV)/spark-classes.jsa: infra/spark/classes.py $(VENV)/connectors.stamp
+$(VENV)/spark-classes.jsa: infra/spark/classes.py tests/harness/spark_session.py $(VENV)/connectors.stamp
 	@rm -f $@
 	@$(BIN)/python infra/spark/classes.py $@.new >/dev/null 2>&1 && mv $@.new $@ || rm -f $@.new
 

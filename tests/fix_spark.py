@@ -16,17 +16,14 @@ from uuid import UUID, uuid4
 import pytest
 
 import streamkit
+from harness.spark_session import CONNECTORS, JVM_FLAGS, small_session
 from streamkit import Client, Record, Store
 
 SPACE = "orders/ü"
 _PATIENCE = 240.0
-CONNECTORS = Path(sys.prefix) / "connectors"
-"""Where infra/spark/connectors.py puts the jars for s3a://."""
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
-JVM = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable" + f' "-XX:SharedArchiveFile={CLASSES}"' * CLASSES.exists()
-)
-"""Options of a JVM that starts fast and does not live long. `make` keeps the classes that Spark loads (infra/spark)."""
+JVM = JVM_FLAGS + f' "-XX:SharedArchiveFile={CLASSES}"' * CLASSES.exists()
+"""`make` keeps the classes that Spark loads (infra/spark)."""
 _SHORT_LEASES = str(Path(__file__).parent / "short_leases")
 
 
@@ -35,26 +32,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, s3_credentials: None) -> Ite
     """The credentials first: Spark's processes have the environment that its JVM was started with."""
     pytest.importorskip("pyspark")
     from streamkit.errors import MissingDependency
-    from streamkit.spark import session
     from streamkit.spark.session import check_java
 
     try:
         check_java()
     except MissingDependency as error:
         pytest.skip(str(error))
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    found = session(
-        spark__master="local[2]",
-        spark__ui__enabled="false",
-        spark__ui__showConsoleProgress="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__extraClassPath=f"{CONNECTORS}/*",
-        spark__driver__bindAddress="127.0.0.1",
-        spark__driver__host="127.0.0.1",
-        spark__driver__extraJavaOptions=JVM,
-        spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
-    )
-    found.sparkContext.setLogLevel("OFF")
+    found = small_session(JVM, spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")))
     yield found
     found.stop()
 

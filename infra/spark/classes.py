@@ -7,7 +7,6 @@ A JVM that finds the file of another version, or of other jars, starts without i
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -15,26 +14,16 @@ from uuid import uuid4
 
 import streamkit
 from streamkit import Record
-from streamkit.spark import read_space, session
+from streamkit.spark import read_space
 
-CONNECTORS = Path(sys.prefix) / "connectors"
-FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from harness.spark_session import JVM_FLAGS, small_session
 
 
 def keep(file: Path) -> None:
     """Run what the tests of Spark run, and have the JVM write `file` when it ends."""
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = session(
-        spark__master="local[2]",
-        spark__ui__enabled="false",
-        spark__ui__showConsoleProgress="false",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__extraClassPath=f"{CONNECTORS}/*",
-        spark__driver__bindAddress="127.0.0.1",
-        spark__driver__host="127.0.0.1",
-        spark__driver__extraJavaOptions=" ".join([*FLAGS, f'"-XX:ArchiveClassesAtExit={file}"']),
-    )
-    spark.sparkContext.setLogLevel("OFF")
+    spark = small_session(f'{JVM_FLAGS} "-XX:ArchiveClassesAtExit={file}"')
     with tempfile.TemporaryDirectory() as folder, streamkit.connect(url := f"file://{folder}/stores") as client:
         store = client.store(uuid4())
         for at in range(4):
@@ -49,7 +38,7 @@ def keep(file: Path) -> None:
         frame = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload")
         query = frame.writeStream.format("streamkit").options(**out).trigger(availableNow=True).start()
         query.awaitTermination()
-        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        jvm = spark.sparkContext._gateway.proc
         spark.stop()
         jvm.stdin.close()
         jvm.wait()

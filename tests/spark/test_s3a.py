@@ -8,9 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from fix_spark import CONNECTORS, SPACE, entries_of, fill, rows_of
+from fix_spark import SPACE, entries_of, fill, rows_of
 
 import streamkit
+from harness.spark_session import CONNECTORS
 from streamkit import Store
 
 pytest.importorskip("pyspark")

@@ -1,0 +1,35 @@
+"""The Spark of the tests, which infra/spark/classes.py starts too: the classes that it keeps are of the same JVM."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CONNECTORS", "JVM_FLAGS", "small_session"]
+
+CONNECTORS = Path(sys.prefix) / "connectors"
+"""Where infra/spark/connectors.py puts the jars for s3a://."""
+JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+"""Options of a JVM that starts fast and does not live long."""
+
+
+def small_session(java_options: str, **settings: str) -> Any:
+    """A session on loopback with two threads."""
+    from streamkit.spark import session
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    found = session(
+        spark__master="local[2]",
+        spark__ui__enabled="false",
+        spark__ui__showConsoleProgress="false",
+        spark__sql__shuffle__partitions="2",
+        spark__driver__extraClassPath=f"{CONNECTORS}/*",
+        spark__driver__bindAddress="127.0.0.1",
+        spark__driver__host="127.0.0.1",
+        spark__driver__extraJavaOptions=java_options,
+        **settings,
+    )
+    found.sparkContext.setLogLevel("OFF")
+    return found
