@@ -128,10 +128,7 @@ class S3:
         return spent_by(self._cold_put())
 
     def slow_put(self) -> float:
-        self._server.seen(0.015)
-        took = waited_for(self._cold_put())
-        self._server.seen(0.0)
-        return took
+        return self._waited_for(self._cold_put())
 
     def _cold_put(self) -> str:
         return _PUT.format(endpoint=self._endpoint, key=f"cold/{next(self._keys)}")
@@ -145,8 +142,11 @@ class S3:
         return took
 
     def slow_append(self) -> float:
+        return self._waited_for(self._cold_append())
+
+    def _waited_for(self, program: str) -> float:
         self._server.seen(0.015)
-        took = waited_for(self._cold_append())
+        took = waited_for(program)
         self._server.seen(0.0)
         return took
 

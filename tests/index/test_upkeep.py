@@ -6,7 +6,7 @@ import os
 from functools import partial
 from pathlib import Path
 from random import Random
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -46,10 +46,8 @@ def test_runs_and_packs_stay_few(url: str, size: int) -> None:
         assert store.verify().ok
 
 
-def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Older runs, which have the segment too, are not asked, nor is its status: a row alone is read."""
+def _written_in_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[UUID, list[str]]:
+    """(store, segments): each of 300 segments has 32 entries, in at least 4 runs, and no block of them is cached."""
     monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
     monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
     id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)
@@ -60,6 +58,14 @@ def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
                 for name in names[turn % 10 :: 10]:
                     trx.produce(name, [Record(dice.randbytes(500))])
         assert len(partition_of(store).head.manifest.runs) >= 4
+    return id, names
+
+
+def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older runs, which have the segment too, are not asked, nor is its status: a row alone is read."""
+    id, names = _written_in_many_runs(tmp_path, monkeypatch)
     with streamkit.connect(tmp_path.as_uri()) as client:
         store = client.store(id)
         assert store.peek("s", "s0").sequence == 32  # the ends of all runs are read
@@ -99,15 +105,7 @@ def test_an_entry_that_a_peek_has_kept_is_not_the_latest_for_ever(
 
 def test_a_load_of_a_segment_reads_its_rows_and_no_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was ever removed, so the rows tell all: one block of each run, and no other."""
-    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
-    monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
-    id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)
-    with streamkit.connect(tmp_path.as_uri()) as client:
-        store = client.store(id)
-        for turn in range(320):
-            with store.transaction("s") as trx:
-                for name in names[turn % 10 :: 10]:
-                    trx.produce(name, [Record(dice.randbytes(500))])
+    id, names = _written_in_many_runs(tmp_path, monkeypatch)
     with streamkit.connect(tmp_path.as_uri()) as client:
         store = client.store(id)
 
