@@ -58,7 +58,7 @@ def main() -> None:
         for name, (what, count) in WORK.items():
             found: dict[str, list[float]] = {"1": [], "0": []}
             for turn in range(2 * given.rounds):
-                # Python, compiled, compiled, Python: what grows with time meets both.
+                # Python, compiled, compiled, Python: a load that grows meets both.
                 pure = "1" if turn % 4 in (0, 3) else "0"
                 found[pure].append(child(what, path, given.segments, count, pure))
             python, compiled = statistics.median(found["1"]), statistics.median(found["0"])

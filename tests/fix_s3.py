@@ -63,7 +63,7 @@ class Handler(WSGIRequestHandler):
 
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 gc.freeze()
-gc.set_threshold(10_000)  # what is stored is no garbage
+gc.set_threshold(10_000)  # stored entries are no garbage
 server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Handler)
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 print(server.port, flush=True)

@@ -114,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing of what is collected is garbage: a look at it takes a quarter of the time."""
+    """Collected tests are no garbage, but a garbage collection that visits them takes a quarter of the time."""
     gc.disable()
     try:
         return (yield)

@@ -57,8 +57,8 @@ class Repository(Generic[A]):
     is written to an internal space, and a load begins from it; 0 for never. The codec writes the attributes, and reads
     them by their annotations in the body of the class. A state that would not be read back the same is not written, and
     a warning says why. Methods `__getstate__` and `__setstate__` may do it in another way. `schema`: raise it when the
-    attributes change; snapshots of others are not used. `cache`: aggregates that are kept in memory, and brought up to
-    date by reading what is new alone.
+    attributes change; snapshots of others are not used. `cache`: aggregates that are kept in memory. A load
+    reads their new events alone.
     """
 
     def __init__(

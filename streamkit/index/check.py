@@ -116,7 +116,7 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mappi
             elif piece.first_sequence < begins.get(segment, 0):
                 pass  # trimmed entries may have left the frame in the log, and are still in the copy
             elif piece.frame is not None and crc32(piece.frame) != log.sums[segment, piece.first_sequence]:
-                log.found(key, f"the copy of what begins at {piece.first_sequence} differs from the log")
+                log.found(key, f"the copy of the entries from sequence {piece.first_sequence} on differs from the log")
             if segment in expected and piece.first_sequence <= expected[segment] <= piece.last_sequence:
                 expected[segment] = piece.last_sequence + 1
     for segment, pieces in log.pieces.items():

@@ -418,7 +418,7 @@ class Committer:
         # On a disk no number that was taken is ever free again.
         if looked is None or not partition.looks.completed or (partition.remote and not partition.is_fresh(looked)):
             partition.refresh(_segments(requests))
-        # What is encoded for a number that is taken is encoded in vain.
+        # A transaction that is encoded for a number that is taken is encoded in vain.
         looks = _LOOKS if not partition.remote and sum([len(request.parts) for request in requests]) >= _WIDE else 0
         if looks:
             partition.refresh()

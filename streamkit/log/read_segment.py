@@ -44,7 +44,7 @@ class _SegmentRead:
         self._first = bounds.min_sequence
         self._last = -1
         self._until = 0
-        """The end of the first view, if its status was not looked up: what was committed later is not read. Else 0."""
+        """The end of the first view, if its status was not looked up: later transactions are not read. Else 0."""
         self._ended = False
 
     def __call__(self, view: LogView) -> Iterator[Batch]:

@@ -25,7 +25,7 @@ def choose(codec: str) -> None:
 
 @contextmanager
 def using(codec: str) -> Iterator[None]:
-    """Use the codec, and then again what was used before."""
+    """Use the codec, and then again the one that was used before."""
     kept = [module._twin for module in _MODULES]
     try:
         choose(codec)

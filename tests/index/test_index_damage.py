@@ -293,7 +293,7 @@ def test_a_disk_that_fills_up_while_merging_loses_nothing(small_disk: Path, room
     world = World("local", small_disk / "stores")
     store = world.open()
     store.produce("sp", "a", [Record(b"first")])
-    for at in range(9):  # runs of 100 KiB, of which four are merged
+    for at in range(9):  # runs of 100 KiB; an upkeep merges four of them
         store.produce("sp", f"s{at}", [Record(os.urandom(50)) for _ in range(1000)])
         for number in range(50):
             store.produce("sp", f"s{number}", [Record(os.urandom(2000))])

@@ -176,7 +176,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 VIOLATIONS = "axe.run({ resultTypes: ['violations'] }).then(found => found.violations)"
-"""All rules, and only what breaks them: what passes is most of the answer."""
+"""All rules, and only the nodes that break them: the others are most of the answer."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
