@@ -21,7 +21,18 @@ from streamkit import Record
 
 from .payloads import random_batches
 
-__all__ = ["BareFile", "Contender", "EventSourcing", "Peeker", "Reader", "SQLite", "Streamkit", "bytes_on_disk", "fill"]
+__all__ = [
+    "BareFile",
+    "Contender",
+    "EventSourcing",
+    "Filled",
+    "Peeker",
+    "Reader",
+    "SQLite",
+    "Streamkit",
+    "bytes_on_disk",
+    "fill",
+]
 
 STORE = UUID(int=1)
 _POOL = 64_007
@@ -54,6 +65,12 @@ class Peeker(Protocol):
     def close(self) -> None: ...
 
 
+class Filled(Protocol):
+    def append_to_many(self, segments: Sequence[int], first: int, payloads: Sequence[bytes], count: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Streamkit:
     """A store with a space for each durability."""
 
@@ -66,8 +83,8 @@ class Streamkit:
     def append(self, segment: int, first: int, payloads: Sequence[bytes]) -> None:
         self.store.produce(self.space, f"segment-{segment}", [Record(payload) for payload in payloads])
 
-    def append_to_many(self, segments: Sequence[int], payloads: Sequence[bytes], count: int) -> None:
-        """`count` records for each of `segments`, in one transaction."""
+    def append_to_many(self, segments: Sequence[int], first: int, payloads: Sequence[bytes], count: int) -> None:
+        """`count` records for each of `segments`, from sequence `first` on, in one transaction."""
         with self.store.transaction(self.space) as trx:
             for segment, part in zip(segments, batched(payloads, count), strict=False):
                 trx.produce(f"segment-{segment}", [Record(payload) for payload in part])
@@ -124,12 +141,12 @@ class SQLite:
         self._db.executemany(self._INSERT, rows)
         self._db.execute("COMMIT")
 
-    def append_to_many(self, segments: Sequence[int], payloads: Sequence[bytes], count: int) -> None:
-        """`count` first records for each of `segments`, in one transaction."""
+    def append_to_many(self, segments: Sequence[int], first: int, payloads: Sequence[bytes], count: int) -> None:
+        """`count` records for each of `segments`, from sequence `first` on, in one transaction."""
         rows = [
             (f"segment-{segment}", sequence, payload)
             for segment, part in zip(segments, batched(payloads, count), strict=False)
-            for sequence, payload in enumerate(part, 1)
+            for sequence, payload in enumerate(part, first)
         ]
         self._db.execute("BEGIN IMMEDIATE")
         self._db.executemany(self._INSERT, rows)
@@ -166,12 +183,16 @@ class SQLite:
 class EventSourcing:
     _PAGE = 1000
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, synced: bool = True) -> None:
         from eventsourcing.persistence import StoredEvent
         from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
 
         self._event = StoredEvent
         self._datastore = SQLiteDatastore(str(path / "eventsourcing.db"), lock_timeout=60)
+        if not synced:
+            # One thread has one connection of the pool, which all its commits use.
+            with self._datastore.get_connection(commit=True) as connection:
+                connection.cursor().execute("PRAGMA synchronous=OFF")
         self._recorder = SQLiteApplicationRecorder(self._datastore)
         self._recorder.create_table()
 
@@ -181,14 +202,14 @@ class EventSourcing:
             [event(name, version, "topic", payload) for version, payload in enumerate(payloads, first)]
         )
 
-    def append_to_many(self, segments: Sequence[int], payloads: Sequence[bytes], count: int) -> None:
-        """`count` first records for each of `segments`, in one transaction."""
+    def append_to_many(self, segments: Sequence[int], first: int, payloads: Sequence[bytes], count: int) -> None:
+        """`count` records for each of `segments`, from sequence `first` on, in one transaction."""
         event = self._event
         self._recorder.insert_events(
             [
                 event(UUID(int=segment), version, "topic", payload)
                 for segment, part in zip(segments, batched(payloads, count), strict=False)
-                for version, payload in enumerate(part, 1)
+                for version, payload in enumerate(part, first)
             ]
         )
 
@@ -217,8 +238,8 @@ def batched(payloads: Sequence[bytes], count: int) -> Iterator[Sequence[bytes]]:
     return (payloads[at : at + count] for _ in repeat(None) for at in range(0, len(payloads), count))
 
 
-def fill(store: Streamkit, segments: int, entries: int, times: int, together: int, say: Callable[[str], None]) -> None:
-    """`times` rounds over all segments, in each `entries` more for every one of them; `together` segments a commit.
+def fill(contender: Filled, segments: int, entries: int, times: int, together: int, say: Callable[[str], None]) -> None:
+    """Write `times` rounds: in each, `entries` more for every segment; `together` segments a commit.
 
     A segment's entries differ, and so do its neighbours': a block of the index shrinks by its heads alone.
     """
@@ -227,10 +248,11 @@ def fill(store: Streamkit, segments: int, entries: int, times: int, together: in
     for turn in range(times):
         for at in range(0, segments, together):
             begin = (turn * segments + at) * entries % _POOL
-            store.append_to_many(range(at, min(at + together, segments)), payloads[begin : begin + size], entries)
+            some = range(at, min(at + together, segments))
+            contender.append_to_many(some, turn * entries + 1, payloads[begin : begin + size], entries)
             if at % 10_000 == 0:
                 say(f"writing: {turn * segments + at:,} of {segments * times:,} segments")
-    store.close()
+    contender.close()
 
 
 def bytes_on_disk(path: Path) -> int:

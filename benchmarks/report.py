@@ -50,6 +50,7 @@ _WHY = {
     "consume_space, written 1 a commit": _READ_ONES,
     "consume_segment, written 1 a commit": _READ_ONES,
     "load a segment of 20 entries": _BLOCKS,
+    "load a segment of 20 entries of one commit": _BLOCKS,
     "growth: peek": "In the large store almost no segment is peeked at twice during a round. " + _BLOCKS,
     "growth: append buffered, 1000 a commit": "A round ends after 500 batches, a third of a second. Most batches go to "
     "a segment that this process meets for the first time, and its status takes a block or two: 0.26 ms for a batch of "
