@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import appends, disk, growth, lookups, reads, startup
+from . import appends, coroutines, disk, growth, lookups, queues, reads, startup
 from .machine import describe, filesystem
 from .measure import Bench
 from .plot import draw
@@ -25,6 +25,8 @@ SUBJECTS = {
     "appends": appends.run,
     "reads": reads.run,
     "lookups": lookups.run,
+    "queues": queues.run,
+    "coroutines": coroutines.run,
     "growth": growth.run,
     "disk": disk.run,
     "startup": startup.run,
@@ -112,4 +114,5 @@ def keep(run: Run, stamp: str) -> None:
     (RESULTS / f"{stamp}.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)))
 
 
-main()
+if __name__ == "__main__":
+    main()

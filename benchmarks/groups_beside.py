@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import streamkit
@@ -210,14 +210,24 @@ def worker(kind: str, address: str, topic: str, batch: str, seconds: str) -> Non
     print(begin, ended, done, *waits)
 
 
-def measure(kind: str, address: str, topic: str, processes: int, batch: int, seconds: float) -> str:
+class Worked(NamedTuple):
+    """Entries a second, and the latencies of a claim with its acknowledgements in milliseconds."""
+
+    rate: float
+    p50: float
+    p99: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:,.0f}/s, {self.p50:.2f} / {self.p99:.2f} ms"
+
+
+def measure(kind: str, address: str, topic: str, processes: int, batch: int, seconds: float) -> Worked:
     work = [kind, address, topic, str(batch), str(seconds)]
     told = begin_together("benchmarks.groups_beside", work, processes)
     done = sum(int(each[2]) for each in told)
     took = max(float(each[1]) for each in told) - min(float(each[0]) for each in told)
     waits = sorted(int(wait) for each in told for wait in each[3:])
-    p50, p99 = waits[len(waits) // 2] / 1000, waits[int(len(waits) * 0.99)] / 1000
-    return f"{done / took:,.0f}/s, {p50:.2f} / {p99:.2f} ms"
+    return Worked(done / took, waits[len(waits) // 2] / 1000, waits[int(len(waits) * 0.99)] / 1000)
 
 
 def main() -> None:
@@ -242,7 +252,7 @@ def main() -> None:
                 for processes, batch in SHAPES:
                     topic = f"jobs-{processes}-{batch}"
                     filled.fill(topic, entries * (1 if batch == 1 else 5))
-                    cells.append(measure(kind, address, topic, processes, batch, seconds))
+                    cells.append(str(measure(kind, address, topic, processes, batch, seconds)))
                 filled.close()
             lines.append(f"| {name} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)

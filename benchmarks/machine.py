@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["describe", "filesystem"]
 
-_LIBRARIES = ("streamkit-store", "msgspec", "eventsourcing")
+_LIBRARIES = ("streamkit-store", "streamkit-speed", "msgspec", "eventsourcing")
 
 
 def describe(directory: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a measurement is: rounds of several contenders, and what they must reach."""
+"""Measurements: rounds of several contenders, and the targets that they must reach."""
 
 from __future__ import annotations
 
@@ -8,26 +8,38 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-__all__ = ["Bench", "Result", "Target", "at_least", "at_most", "rate", "timed"]
+from streamkit import speed
+
+__all__ = ["PYTHON", "Bench", "Result", "Target", "at_least", "at_most", "both_codecs", "rate", "timed"]
+
+PYTHON = "streamkit without the twin"
+"""The contender that runs streamkit's Python codec, if the compiled twin is installed."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """`limit` for the figure itself, for its ratio to contender `of`, or for its difference from `above`."""
+    """`limit` for the figure itself, for its ratio to contender `of`, or for its difference from `above`.
+
+    `subject`: the contender that is judged; None: the first one.
+    """
 
     limit: float
     at_least: bool
     of: str | None = None
     above: str | None = None
+    subject: str | None = None
 
 
-def at_least(limit: float, of: str | None = None) -> Target:
-    return Target(limit, True, of)
+def at_least(limit: float, of: str | None = None, subject: str | None = None) -> Target:
+    return Target(limit, True, of, None, subject)
 
 
 def at_most(limit: float, of: str | None = None, above: str | None = None) -> Target:
@@ -35,7 +47,8 @@ def at_most(limit: float, of: str | None = None, above: str | None = None) -> Ta
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One row of the table. `rounds` has each contender's figures; the first contender is the one that is judged."""
+    """One row of the table. `rounds` has each contender's figures. The first contender is judged, if a target names
+    no other."""
 
     work: str
     unit: str
@@ -52,12 +65,13 @@ class Result(msgspec.Struct, frozen=True):
         return statistics.median(self.rounds[name or self.subject])
 
     def value(self, target: Target) -> float:
-        """What `target` is about."""
+        """The figure, ratio or difference that `target` limits."""
+        median = self.median(target.subject)
         if target.of is not None:
-            return self.median() / self.median(target.of)
+            return median / self.median(target.of)
         if target.above is not None:
-            return self.median() - self.median(target.above)
-        return self.median()
+            return median - self.median(target.above)
+        return median
 
     def reached(self, target: Target) -> bool:
         value = self.value(target)
@@ -68,8 +82,12 @@ class Subject(Protocol):
     def __call__(self, bench: Bench) -> Iterator[Result]: ...
 
 
+def _silent(text: str) -> None:
+    pass
+
+
 class Bench:
-    """One run: where it works, how much it does, and what it says meanwhile."""
+    """One run: its directory, its size, and a function that reports progress. A copy in another process is silent."""
 
     def __init__(self, directory: Path, *, quick: bool, say: Callable[[str], None]) -> None:
         self.directory = directory
@@ -78,6 +96,9 @@ class Bench:
         self.seconds = 0.05 if quick else 1.2
         """For how long a contender appends, or looks things up, in a round."""
         self.say = say
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "say": _silent}
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -105,6 +126,28 @@ class Bench:
                 os.sync()  # what others left unwritten is not this one's to wait for
                 rounds[name].append(contenders[name]())
         return rounds
+
+
+def both_codecs(turns: Mapping[str, Callable[[], float]]) -> dict[str, Callable[[], float]]:
+    """The contenders, the first one also without the compiled twin, if that is installed. Its turn is picklable."""
+    (name, turn), *others = turns.items()
+    if speed.twin is None:
+        return dict(turns)
+    return {name: turn, PYTHON: partial(_in_python, turn), **dict(others)}
+
+
+def _in_python(turn: Callable[[], float]) -> float:
+    """The figure of `turn` in a new process that does not use the twin."""
+    before = os.environ.get("STREAMKIT_PURE")
+    os.environ["STREAMKIT_PURE"] = "1"
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(turn).result()
+    finally:
+        if before is None:
+            del os.environ["STREAMKIT_PURE"]
+        else:
+            os.environ["STREAMKIT_PURE"] = before
 
 
 def rate(seconds: float, most: int, step: Callable[[int], int]) -> float:

@@ -1,10 +1,10 @@
-"""A run as a table, for people, and as JSON, for whoever wants every round."""
+"""A run as a table for people, and as JSON with every round."""
 
 from __future__ import annotations
 
 import msgspec
 
-from .measure import Result, Target
+from .measure import PYTHON, Result, Target
 
 __all__ = ["Run", "markdown", "number", "table"]
 
@@ -79,7 +79,8 @@ def _figure(result: Result, name: str) -> str:
 
 
 def _wanted(result: Result, target: Target) -> str:
-    sign = "≥" if target.at_least else "≤"
+    sign = f"{target.subject}: " if target.subject else ""
+    sign += "≥" if target.at_least else "≤"
     if target.of is not None:
         return f"{sign} {target.limit:g} × {target.of}"
     if target.above is not None:
@@ -153,6 +154,8 @@ def markdown(run: Run, plot: str, present: str = "") -> str:
         "All contenders get the same payloads in memory, and an append is timed until it returns. All return their "
         "entries to the same loop.",
         "",
+        f"- **{PYTHON}**: the same with `STREAMKIT_PURE=1`, in a process of its own each time. The twin is "
+        "the extension `streamkit-speed`.",
         "- **bare file**: `os.write` to one file, and `fdatasync` for committed rows. It has no segments, no lookups "
         "and no checks: the limit of the disk.",
         "- **SQLite**: one table with a position and a unique (segment, sequence), WAL; `synchronous=FULL` for "

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from fix_covered import EXHAUSTIVE
 
-from benchmarks.measure import Result, at_least
+from benchmarks.measure import PYTHON, Result, at_least
 from benchmarks.readme import BEGIN, END, ROWS, with_figures
 from benchmarks.report import Run, markdown
+from streamkit import speed
 
 ROOT = Path(__file__).parents[2]
 MACHINE = {"processor": "a processor", "disk": "a disk", "python": "3.11"}
@@ -23,8 +24,11 @@ def test_every_subject_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    for work in ("append, 1 a commit, 16 threads", "peek", "memory, reading", "bytes on disk / payload, 1 a commit"):
+    works = ("append, 1 a commit, 16 threads", "peek", "memory, reading", "bytes on disk / payload, 1 a commit")
+    for work in (*works, "group: claim and acknowledge 1", "aio: append, 1 a commit, p50"):
         assert work in done.stdout
+    if speed.twin is not None:
+        assert PYTHON in done.stdout
 
 
 @pytest.mark.s3
@@ -65,6 +69,14 @@ def test_the_server_is_measured_beside_others(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for work in ("append, 64 connections, 1 stream", "POST of a record, 1 connection", "memory with 1,000 watchers"):
         assert f"| {work}" in done.stdout
+
+
+def test_a_target_of_another_contender_names_it() -> None:
+    rounds = {"streamkit": [10.0], PYTHON: [30.0], "SQLite": [15.0]}
+    row = Result("peek", "peeks/s", "", rounds, [at_least(1, "SQLite"), at_least(2, "SQLite", PYTHON)])
+    page = markdown(Run("today", False, MACHINE, [row]), "x.png")
+    assert "| ≥ 1 × SQLite | 0.67 × | **no** |" in page
+    assert f"| {PYTHON}: ≥ 2 × SQLite | 2.00 × | yes |" in page
 
 
 def test_a_target_that_was_missed_is_said_to_be() -> None:
