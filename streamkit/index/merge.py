@@ -46,6 +46,8 @@ _SLICE = 512
 """Rows that are added to a file between looks at its size."""
 _READ = 8
 """A step ends after it has read so many times its output: this matters if nearly all rows are dropped."""
+_ROOM = 512 << 10
+"""For the tail of a file, and for the block and the slice with which it reaches its size."""
 _SMALL_FILE = 1 << 20
 """A file up to so many bytes is read as a whole, if its tail and its blocks would be two requests."""
 _LEAST_AHEAD, _MOST_AHEAD = 64 << 10, 4 << 20
@@ -184,7 +186,7 @@ def merge_step(runs: Runs, merge: Merge, budget: int, id: bytes, seed: int, rule
         runs.hold([file for whole, _ in nexts for file in whole], [file for _, large in nexts for file in large])
     source = _Limited(runs.chunks(merge.resume, _END, inputs, ahead), _READ * target)
     oldest = inputs[-1] == runs.manifest.runs[-1]
-    builder = SectionBuilder(id, seed)
+    builder = SectionBuilder(id, seed, min(target, total) + _ROOM)
     resume = _fill(builder, compact(source, rules, oldest=oldest), target)
     if resume is None:
         resume = source.resume

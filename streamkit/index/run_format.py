@@ -22,6 +22,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from itertools import accumulate, islice, pairwise
 from operator import add, lt
 from typing import NoReturn
@@ -293,12 +294,24 @@ def _check_version(id: bytes, version: int) -> None:
 
 
 class SectionBuilder:
-    """Makes a section out of sorted rows, holding little more than the section itself."""
+    """Makes a section out of sorted rows, holding little more than the section itself.
 
-    def __init__(self, id: bytes, seed: int) -> None:
+    `room`: the bytes to make room for, if it is known how large the section will be. It may become larger.
+    """
+
+    def __init__(self, id: bytes, seed: int, room: int = 0) -> None:
         self._id = id
         self._seed = _seed(id, seed)
-        self._parts = [_HEAD]
+        self._data = BytesIO()
+        """Head and blocks. It gives its bytes without a copy."""
+        if room:
+            # It is made once: one that grows is copied from place to place, and leaves holes behind.
+            self._data.seek(room)
+            self._data.write(b"\0")
+            self._data.seek(0)
+        self._data.write(_HEAD)
+        self._lengths = array("I")
+        """Those of the blocks."""
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
         self._firsts: list[bytes] = []
@@ -333,7 +346,8 @@ class SectionBuilder:
     def _cut(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         block = _encode_block(keys, values, self._seed ^ self.size)
         self._firsts.append(keys[0])
-        self._parts.append(block)
+        self._data.write(block)
+        self._lengths.append(len(block))
         self.size += len(block)
 
     def finish(self) -> tuple[bytes, RunFile]:
@@ -345,26 +359,35 @@ class SectionBuilder:
             raise ValueError("a run has rows")
         # A large section rarely holds two kinds of rows of one subject, and a set of many numbers is large itself.
         words = build_filter(set(self._hashes) if len(self._hashes) <= _DEDUPE else self._hashes)
-        return _with_tail(self._id, self._seed, self._parts, firsts, words, self._last, self._rows)
+        return _with_tail(self._id, self._seed, self._data, self._lengths, firsts, words, self._last, self._rows)
 
 
 def _with_tail(
-    id: bytes, seed: int, parts: list[bytes], firsts: Sequence[bytes], words: bytes, last: bytes, rows: int
+    id: bytes,
+    seed: int,
+    data: BytesIO,
+    blocks: array[int],
+    firsts: Sequence[bytes],
+    words: bytes,
+    last: bytes,
+    rows: int,
 ) -> tuple[bytes, RunFile]:
-    """The section whose head and blocks are `parts`, and its entry.
+    """The section whose head and blocks are in `data`, up to its position, and its entry.
 
-    `seed`: that of the section; `firsts`: the first keys of the blocks; `words`: the filter; `last`: its last key.
+    `seed`: that of the section; `blocks`: their lengths; `firsts`: their first keys; `words`: the filter; `last`: the
+    section's last key.
     """
-    size = sum(map(len, parts))
+    size = data.tell()
     keys = array("H", map(len, firsts))
-    blocks = array("I", map(len, parts[1:]))
     raw = b"".join([_bytes(keys), _bytes(blocks), *firsts])
     index, flags = _compressed(raw)
     front = _FOOTER_FRONT.pack(len(index), len(raw), len(words) // 8, len(firsts), rows, size, flags, VERSION)
     tail = b"".join((index, words, front))
     tail += _CRC.pack(crc32(tail, seed ^ size)) + _TAIL_MAGIC
-    data = b"".join([*parts, tail])
-    return data, RunFile(id, "", 0, len(data), len(tail), firsts[0], last, rows)
+    data.write(tail)
+    data.truncate()
+    section = data.getvalue()
+    return section, RunFile(id, "", 0, len(section), len(tail), firsts[0], last, rows)
 
 
 def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, RunFile]:
@@ -459,7 +482,8 @@ def renew_section(
     for low, high in spans:
         touched.update(range(tail.block_of(low), tail.last_block(high) + 1))
     before, now = _seed(file.id, seed), _seed(id, seed)
-    parts, size = [_HEAD], len(_HEAD)
+    made, lengths = BytesIO(), array("I")
+    size = made.write(_HEAD)
     for number, (start, stop) in enumerate(pairwise(tail.offsets)):
         stored = data[start:stop]
         part: bytes | None = None
@@ -474,13 +498,13 @@ def renew_section(
             if len(stored) < _BLOCK.size or crc32(rest, before ^ start) != _CRC.unpack_from(stored)[0]:
                 _damaged(file.id, f"the block at byte {file.start + start}, of {len(stored)} bytes")
             part = _CRC.pack(crc32(rest, now ^ size)) + rest
-        parts.append(part)
-        size += len(part)
+        size += made.write(part)
+        lengths.append(len(part))
     firsts = [tail.first(number) for number in range(tail.blocks)]
     # The keys have not changed, so the filter is still right.
     index_bytes = _FOOTER.unpack_from(end, len(end) - _FOOTER.size)[0]
     words = end[index_bytes : len(end) - _FOOTER.size]
-    return _with_tail(id, now, parts, firsts, words, file.last_key, tail.rows)
+    return _with_tail(id, now, made, lengths, firsts, words, file.last_key, tail.rows)
 
 
 def encode_inline(keys: Sequence[bytes], values: Sequence[bytes], seed: int) -> bytes:
