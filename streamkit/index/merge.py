@@ -9,7 +9,7 @@ the head, and the other's file is an orphan.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -24,7 +24,9 @@ __all__ = [
     "FANOUT",
     "FILE_BYTES",
     "MergeStep",
+    "after_inline",
     "build_files",
+    "joined",
     "level_of",
     "merge_debt",
     "merge_inline",
@@ -248,13 +250,33 @@ def _fill(builder: SectionBuilder, chunks: Iterator[Chunk], target: int) -> byte
 
 def merge_inline(inline: Block | None, rows: Mapping[bytes, bytes], rules: Rules | None = None) -> Chunk:
     """The rows of the inline run and the newer `rows` in key order, for `encode_inline` or `build_files`."""
-    merged: dict[bytes, bytes] = {}
-    if inline is not None:
-        merged.update(zip(inline.keys(0, inline.rows), inline.values(0, inline.rows), strict=True))
-    merged.update(rows)
-    keys = sorted(merged)
-    chunks = list(compact([(keys, [merged[key] for key in keys])], rules, oldest=False))
-    return [key for keys, _ in chunks for key in keys], [value for _, values in chunks for value in values]
+    keys = sorted(rows)
+    return joined(after_inline(inline, [(keys, [rows[key] for key in keys])], rules))
+
+
+def after_inline(inline: Block | None, chunks: Iterable[Chunk], rules: Rules | None = None) -> Iterator[Chunk]:
+    """The rows of the inline run and the newer rows of `chunks`, which are in key order, with the rules and joined."""
+    return compact(chunks if inline is None else _with_older(chunks, inline), rules, oldest=False)
+
+
+def _with_older(chunks: Iterable[Chunk], inline: Block) -> Iterator[Chunk]:
+    done = 0
+    for keys, values in chunks:
+        high = inline.seek(keys[-1] + b"\x00", done) if keys else done
+        if high > done:
+            rows = dict(zip(inline.keys(done, high), inline.values(done, high), strict=True))
+            rows.update(zip(keys, values, strict=True))
+            keys, done = sorted(rows), high
+            values = [rows[key] for key in keys]
+        yield keys, values
+    if done < inline.rows:
+        yield inline.keys(done, inline.rows), inline.values(done, inline.rows)
+
+
+def joined(chunks: Iterable[Chunk]) -> Chunk:
+    """All rows of `chunks` together."""
+    parts = list(chunks)
+    return [key for keys, _ in parts for key in keys], [value for _, values in parts for value in values]
 
 
 def build_files(

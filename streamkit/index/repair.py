@@ -6,7 +6,7 @@ index alone. Repair takes them from the readable parts of the old index. Nobody 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -37,11 +37,12 @@ from ..log.tail import Tail
 from ..retry import put_settled, send_until_answered
 from ..warn import warn
 from .check import check_index
+from .cursor import Chunk
 from .log_walk import LogWalk
 from .readable import readable_rows
 from .salvage import Salvage
 from .sweep import found_packs, sweep
-from .upkeep import Rows, encode, index_rows, write_files
+from .upkeep import encode, index_rows, write_files
 from .verify import MakePartition, find_settings, read_index
 
 __all__ = ["repair_catalog", "repair_space"]
@@ -260,7 +261,7 @@ def _rebuild(
     if rows:
         keys = sorted(rows)
         pack = encode(partition, 1, log.first - 1, ())
-        run, _ = write_files(partition, (keys, [rows[key] for key in keys]), pack, made)
+        run, _ = write_files(partition, [(keys, [rows[key] for key in keys])], pack, made)
         head = replace(head, manifest=head.manifest.with_run(run))
     builder = _Builder(partition, contents.segments)
     first = log.first
@@ -310,7 +311,7 @@ class _Builder:
         self.tail.add(header, record, self._most)
         self._fences.update(header.fences)
 
-    def rows(self) -> Rows:
+    def rows(self) -> Iterator[Chunk]:
         """The rows of the transactions since the last call."""
         tail, fences = self.tail, self._fences
         after = {name: tail.status(name, self._statuses.get(name, NOTHING), _LAST) for name in tail.segments()}

@@ -350,8 +350,9 @@ class SectionBuilder:
         self._lengths.append(len(block))
         self.size += len(block)
 
-    def finish(self) -> tuple[bytes, RunFile]:
-        """The section, and its entry of the manifest without an etag. ValueError if there are no rows."""
+    def finish(self, more: bytes = b"") -> tuple[bytes, RunFile]:
+        """The section, and `more` behind it; and its entry of the manifest without an etag. ValueError if there are no
+        rows."""
         if self._keys:
             self._cut(self._keys, self._values)
         firsts = self._firsts
@@ -359,7 +360,7 @@ class SectionBuilder:
             raise ValueError("a run has rows")
         # A large section rarely holds two kinds of rows of one subject, and a set of many numbers is large itself.
         words = build_filter(set(self._hashes) if len(self._hashes) <= _DEDUPE else self._hashes)
-        return _with_tail(self._id, self._seed, self._data, self._lengths, firsts, words, self._last, self._rows)
+        return _with_tail(self._id, self._seed, self._data, self._lengths, firsts, words, self._last, self._rows, more)
 
 
 def _with_tail(
@@ -371,8 +372,9 @@ def _with_tail(
     words: bytes,
     last: bytes,
     rows: int,
+    more: bytes = b"",
 ) -> tuple[bytes, RunFile]:
-    """The section whose head and blocks are in `data`, up to its position, and its entry.
+    """The section whose head and blocks are in `data`, up to its position, with `more` behind it; and its entry.
 
     `seed`: that of the section; `blocks`: their lengths; `firsts`: their first keys; `words`: the filter; `last`: the
     section's last key.
@@ -385,9 +387,10 @@ def _with_tail(
     tail = b"".join((index, words, front))
     tail += _CRC.pack(crc32(tail, seed ^ size)) + _TAIL_MAGIC
     data.write(tail)
+    length = data.tell()
+    data.write(more)
     data.truncate()
-    section = data.getvalue()
-    return section, RunFile(id, "", 0, len(section), len(tail), firsts[0], last, rows)
+    return data.getvalue(), RunFile(id, "", 0, length, len(tail), firsts[0], last, rows)
 
 
 def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, RunFile]:

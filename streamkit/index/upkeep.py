@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
+from itertools import chain
 from os import urandom
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -28,14 +29,14 @@ from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow
 from ..log.watermarks import Watermarks, reached, with_watermark
 from ..retry import attempts, delete_rows, put_settled
 from .compaction import Expiry, Rules
+from .cursor import Chunk
 from .head_change import change_head, put_head, remove_files
-from .merge import FANOUT, merge_inline, merge_step, next_merge
-from .run_format import build_section, decode_inline, encode_inline
+from .merge import FANOUT, after_inline, joined, merge_inline, merge_step, next_merge
+from .run_format import SectionBuilder, decode_inline, encode_inline
 from .runs import Runs
 from .sweep import sweep
 
 __all__ = [
-    "Rows",
     "bring_forward",
     "encode",
     "forgotten_up_to",
@@ -51,8 +52,8 @@ __all__ = [
     "write_files",
 ]
 
-Rows = tuple[Sequence[bytes], Sequence[bytes]]
-"""Keys in order, and their values."""
+_SLICE = 512
+"""Segments whose rows are made at once: those of a long tail would need as much memory as the tail itself."""
 _PIECES = 256
 """The most pieces in one data row."""
 _PIECE_BYTES = 48
@@ -76,11 +77,13 @@ _LARGE = 16 << 10
 _MOSTLY = 4
 """Such records stay out of a pack if they have more than this many times the bytes of the other records."""
 
+_Name = TypeVar("_Name", str, bytes)
+
 
 class _Tail(msgspec.Struct, frozen=True):
     """The transactions that are to be indexed."""
 
-    rows: Rows
+    rows: Iterable[Chunk]
     first: int
     """The first transaction that is not indexed."""
     records: dict[int, bytes]
@@ -215,7 +218,7 @@ def _file_inline(partition: Partition) -> None:
     if etag is None or not head.pack or _over(partition, head) <= _filed(head):
         return
     made: list[bytes] = []
-    nothing = _Tail(((), ()), head.watermark + 1, {})
+    nothing = _Tail((), head.watermark + 1, {})
     _move(partition, head, etag, _extended(partition, head, nothing, made, inline=False), made)
 
 
@@ -476,19 +479,30 @@ def index_rows(
     statuses: Mapping[str, SegmentRow],
     keys: Mapping[bytes, KeyRow],
     fences: Mapping[str, int],
-) -> Rows:
+) -> Iterator[Chunk]:
     """The rows of the index for `tail`, in order. `statuses`: the segments' statuses after it."""
-    rows: list[tuple[bytes, bytes]] = []
-    rows += [(segment_key(segment), encode_index_row(row)) for segment, row in statuses.items()]
-    for segment, pieces in tail.items():
-        if len(pieces) == 1:
-            rows.append((data_key(segment, pieces[0].last_sequence), encode_index_row(DataRow([*pieces]))))
-        else:
-            rows += _data_rows(segment, pieces)
-    rows += [(idempotency_key(digest), encode_index_row(row)) for digest, row in keys.items()]
-    rows += [(fence_key(name), encode_index_row(FenceRow(token))) for name, token in fences.items()]
-    rows.sort(key=itemgetter(0))
-    return [key for key, _ in rows], [value for _, value in rows]
+    # Names are in the order of their keys, and the kinds of rows are in that of theirs.
+    for some in _slices(tail):
+        rows: list[tuple[bytes, bytes]] = []
+        for segment in some:
+            pieces = tail[segment]
+            if len(pieces) == 1:
+                rows.append((data_key(segment, pieces[0].last_sequence), encode_index_row(DataRow([*pieces]))))
+            else:
+                rows += _data_rows(segment, pieces)
+        yield [key for key, _ in rows], [value for _, value in rows]
+    for leases in _slices(fences):
+        yield [*map(fence_key, leases)], [encode_index_row(FenceRow(fences[name])) for name in leases]
+    for digests in _slices(keys):
+        yield [*map(idempotency_key, digests)], [encode_index_row(keys[digest]) for digest in digests]
+    for some in _slices(statuses):
+        yield [*map(segment_key, some)], [encode_index_row(statuses[segment]) for segment in some]
+
+
+def _slices(names: Iterable[_Name]) -> Iterator[list[_Name]]:
+    """Some at a time, in order."""
+    ordered = sorted(names)
+    return (ordered[at : at + _SLICE] for at in range(0, len(ordered), _SLICE))
 
 
 def _data_rows(segment: str, pieces: Sequence[Piece]) -> list[tuple[bytes, bytes]]:
@@ -521,23 +535,32 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     first = manifest.inline_first or tail.first
     records = tail.records
     inline_block = decode_inline(manifest.inline, seed) if manifest.inline else None
-    rules = Expiry(gone_up_to(head))
-    keys, values = merge_inline(inline_block, dict(zip(*tail.rows, strict=True)), rules.__call__)
+    rows = after_inline(inline_block, tail.rows, Expiry(gone_up_to(head)).__call__)
     if head.pack:
         packs = partition.open_packs(replace(head, packs=()))
         records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
     if not partition.remote:
         records = _worth_packing(records)
     numbers = sorted(number for number in records if number >= head.floor.number)
-    size = sum(map(len, keys)) + sum(map(len, values)) + sum(map(len, records.values()))
     pack = encode(partition, first, head.watermark, [(number, records[number]) for number in numbers])
-    if inline and size <= _SHRINKS * partition.policy.inline:
-        rows = encode_inline(keys, values, seed)
-        if len(rows) + len(pack.data) <= partition.policy.inline:
-            return replace(head, manifest=manifest.with_inline(rows, first, head.watermark), pack=pack.data)
-    run, packed = write_files(partition, (keys, values), pack, made)
+    most = _SHRINKS * partition.policy.inline if inline else 0
+    begun, left = _begin(rows, most - sum(map(len, records.values())))
+    if left >= 0:
+        small = encode_inline(*joined(begun), seed)
+        if len(small) + len(pack.data) <= partition.policy.inline:
+            return replace(head, manifest=manifest.with_inline(small, first, head.watermark), pack=pack.data)
+    run, packed = write_files(partition, chain(begun, rows), pack, made)
     files = (*head.packs, packed) if pack.records else head.packs
     return replace(head, manifest=manifest.with_run(run), packs=files, pack=b"")
+
+
+def _begin(rows: Iterator[Chunk], room: int) -> tuple[list[Chunk], int]:
+    """The first `rows`, to the end or until they do not fit `room`; and the bytes of room that are left."""
+    begun: list[Chunk] = []
+    while room >= 0 and (chunk := next(rows, None)) is not None:
+        begun.append(chunk)
+        room -= sum(map(len, chunk[0])) + sum(map(len, chunk[1]))
+    return begun, room
 
 
 def _worth_packing(records: dict[int, bytes]) -> dict[int, bytes]:
@@ -557,13 +580,19 @@ def encode(partition: Partition, first: int, last: int, records: Iterable[tuple[
     return encode_pack(first, last, records, partial(timestamp_of, partition), partition.seed)
 
 
-def write_files(partition: Partition, rows: Rows, pack: EncodedPack, made: list[bytes]) -> tuple[Run, PackFile]:
-    """One file with both: the rows and the packed records of the same transactions."""
+def write_files(
+    partition: Partition, rows: Iterable[Chunk], pack: EncodedPack, made: list[bytes]
+) -> tuple[Run, PackFile]:
+    """One file with both: the rows, in order, and the packed records of the same transactions."""
     id = urandom(16)
-    section, file = build_section(id, partition.seed, *rows) if rows[0] else (b"", None)
+    builder = SectionBuilder(id, partition.seed)
+    for keys, values in rows:
+        builder.add(keys, values)
+    data, file = builder.finish(pack.data) if builder.rows else (pack.data, None)
     made.append(id)
-    etag = store_file(partition, id, section + pack.data)
-    packed = PackFile(id, etag, len(section), len(pack.data), pack.table, pack.first, pack.last, pack.timestamp)
+    etag = store_file(partition, id, data)
+    at = len(data) - len(pack.data)
+    packed = PackFile(id, etag, at, len(pack.data), pack.table, pack.first, pack.last, pack.timestamp)
     return Run(pack.first, pack.last, 0, (file.stored(etag),) if file is not None else ()), packed
 
 
