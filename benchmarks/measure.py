@@ -66,7 +66,8 @@ class Result(msgspec.Struct, frozen=True):
 
     def value(self, target: Target) -> float:
         """The figure, ratio or difference that `target` limits."""
-        median = self.median(target.subject)
+        # Where the twin is not installed, the first contender is the one without it.
+        median = self.median(target.subject if target.subject in self.rounds else None)
         if target.of is not None:
             return median / self.median(target.of)
         if target.above is not None:

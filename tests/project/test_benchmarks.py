@@ -77,6 +77,8 @@ def test_a_target_of_another_contender_names_it() -> None:
     page = markdown(Run("today", False, MACHINE, [row]), "x.png")
     assert "| ≥ 1 × SQLite | 0.67 × | **no** |" in page
     assert f"| {PYTHON}: ≥ 2 × SQLite | 2.00 × | yes |" in page
+    del rounds[PYTHON]  # the twin is not installed: streamkit itself is without it
+    assert row.value(row.targets[1]) == row.value(row.targets[0])
 
 
 def test_a_target_that_was_missed_is_said_to_be() -> None:
