@@ -172,7 +172,7 @@ class AccessDenied(PermanentError):
 
 
 class StoreClosed(PermanentError):
-    """The store or its client was closed."""
+    """The store or its client was closed, or the store or the space was deleted. Open the store again."""
 
 
 class UnsupportedVersion(PermanentError):

@@ -12,10 +12,10 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
+from harness.frames import frames_of_threads
 from harness.store_conformance import StoreConformance
 from streamkit import Record
 from streamkit.errors import LeaseNotAcquired, StreamkitError
-from streamkit.frames import frames_of_threads
 
 
 class Archiving:

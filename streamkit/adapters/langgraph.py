@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager
 from itertools import islice
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -31,7 +31,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ..client import connect
-from ..errors import SequenceMismatch
+from ..errors import LeaseNotAcquired, SequenceMismatch, TransientError
 from ..leases import Lease
 from ..model import Record
 from ..store import Store
@@ -118,6 +118,77 @@ class _Thread:
         return [(*key, *writes[key]) for key in ordered]
 
 
+class Session:
+    """A thread that is held alone, from `StreamkitSaver.session`. `async with` takes the lease without blocking the
+    event loop; `with` blocks. The block gets the Lease. Not re-entrant."""
+
+    def __init__(
+        self,
+        leases: dict[str, Lease],
+        thread_id: str,
+        make: Callable[[float | None], Lease],
+        ttl: float,
+        wait: float | None,
+    ) -> None:
+        self._leases = leases
+        self._thread = thread_id
+        self._make = make
+        self._ttl = ttl
+        self._wait = wait
+        self._lease: Lease | None = None
+        make(wait)  # wrong arguments are refused now
+
+    def __enter__(self) -> Lease:
+        return self._begin(self._make(self._wait).__enter__())
+
+    def __exit__(self, *exception: object) -> None:
+        self._end().__exit__(None, None, None)
+
+    async def __aenter__(self) -> Lease:
+        # The pauses are on the event loop: waiting sessions keep no thread, so the holder's writes find one.
+        end, pause = asyncio.get_running_loop().time() + (self._wait or 0.0), min(0.05, self._ttl / 10)
+        while True:
+            lease = self._make(None)
+            entering = asyncio.ensure_future(asyncio.to_thread(lease.__enter__))
+            try:
+                return self._begin(await asyncio.shield(entering))
+            except asyncio.CancelledError:
+                entering.add_done_callback(_give_back)  # it may be granted yet
+                raise
+            except (LeaseNotAcquired, TransientError):
+                rest = end - asyncio.get_running_loop().time()
+                if rest <= 0:
+                    raise
+            await asyncio.sleep(min(pause * (0.5 + random.random()), rest))
+            pause = min(pause * 1.5, self._ttl / 4, 0.5)
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.shield(asyncio.to_thread(self._end().__exit__, None, None, None))
+
+    def _begin(self, lease: Lease) -> Lease:
+        self._lease = self._leases[self._thread] = lease
+        return lease
+
+    def _end(self) -> Lease:
+        lease = self._lease
+        assert lease is not None
+        self._lease = None
+        if self._leases.get(self._thread) is lease:  # not if it was lost, and this saver has a later session
+            del self._leases[self._thread]
+        return lease
+
+
+def _give_back(entering: asyncio.Future[Lease]) -> None:
+    """Release the lease of a session whose coroutine was cancelled."""
+    if not entering.cancelled() and entering.exception() is None:
+        _releasing.add(task := asyncio.ensure_future(asyncio.to_thread(entering.result().__exit__, None, None, None)))
+        task.add_done_callback(_releasing.discard)
+
+
+_releasing: set[asyncio.Future[None]] = set()
+"""Leases that are being given back. The event loop itself keeps no reference to its tasks."""
+
+
 class StreamkitSaver(BaseCheckpointSaver[str]):
     """Keeps the threads of graphs in one space of a store. Safe to share between threads and tasks.
 
@@ -136,22 +207,23 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         cls, url: str, store: UUID | str, *, space: str = "langgraph", serde: SerializerProtocol | None = None
     ) -> AsyncIterator[StreamkitSaver]:
         """A saver over a store, which is closed at the end of the block."""
-        with connect(url) as client, client.store(store) as opened:
-            yield cls(opened, space=space, serde=serde)
+        with ExitStack() as opened:
+            client = opened.enter_context(connect(url))
+            saver = cls(opened.enter_context(client.store(store)), space=space, serde=serde)
+            closing = opened.pop_all()
+        try:
+            yield saver
+        finally:
+            await asyncio.shield(asyncio.to_thread(closing.close))
 
-    @contextmanager
-    def session(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None) -> Iterator[Lease]:
-        """Hold the thread alone within the block. LeaseNotAcquired if another session still holds it after `wait`
-        seconds.
+    def session(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None) -> Session:
+        """Hold the thread alone within the block: `async with saver.session(id):`, or `with` without an event loop.
 
-        Once a later session has begun to write, writes of this saver to the thread raise Fenced.
+        LeaseNotAcquired if another session still holds it after `wait` seconds. Once a later session has begun to
+        write, writes of this saver to the thread raise Fenced.
         """
-        with self._store.lease(f"{self._space}/{thread_id}", ttl=ttl, wait=wait) as lease:
-            self._leases[thread_id] = lease
-            try:
-                yield lease
-            finally:
-                del self._leases[thread_id]
+        name = f"{self._space}/{thread_id}"
+        return Session(self._leases, thread_id, lambda wait: self._store.lease(name, ttl=ttl, wait=wait), ttl, wait)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ import contextvars
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
+from weakref import ref
 
 from ..errors import StoreClosed
 from ..log.notifier import Notifier
@@ -21,7 +23,13 @@ _T = TypeVar("_T")
 _LONG = 4
 """Threads for long work, such as archiving and verifying. Reads do not wait for them."""
 _HEARTBEAT = 0.25
-"""Seconds after which whoever waits for the committing threads looks at the threads themselves."""
+"""Seconds after which `Calls.wait` looks again. A thread that was stopped does not tell that its work is over."""
+
+
+class _Mark:
+    """The mark of a piece of work. Only the piece holds it, so it is freed with the piece, and with its thread."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Threads:
@@ -87,8 +95,8 @@ class Calls:
         self._name = name
         self._bell: Bell | None = None
         self._running: set[Future[Any]] = set()
-        self._driving: set[object] = set()
-        """A mark for each piece of work of a committing thread."""
+        self._driving: set[ref[_Mark]] = set()
+        """The marks of this store's pieces of work in committing threads."""
         self._driven = asyncio.Event()
         self._awaited = False
         """True while a coroutine waits for the work in `_driving`."""
@@ -124,19 +132,20 @@ class Calls:
 
     def drive(self, work: Callable[[], object]) -> None:
         """Have a committing thread do `work`. On the loop's thread; RuntimeError if no thread can be had."""
-        mark = object()
-        self._driving.add(mark)
+        mark = _Mark()
+        marked = ref(mark, self._driving.discard)
+        self._driving.add(marked)
         try:
-            self.threads.commit.start(partial(self._drive, work, mark))
+            self.threads.commit.start(partial(self._drive, work, mark, marked))
         except RuntimeError:
-            self._driving.discard(mark)
+            self._driving.discard(marked)
             raise
 
-    def _drive(self, work: Callable[[], object], mark: object) -> None:
+    def _drive(self, work: Callable[[], object], mark: _Mark, marked: ref[_Mark]) -> None:
         try:
             work()
         finally:
-            self._driving.discard(mark)
+            self._driving.discard(marked)
             if self._awaited:
                 self.threads.call_soon(self._driven.set)
 
@@ -148,12 +157,8 @@ class Calls:
         while self._driving:
             self._driven.clear()
             if self._driving:
-                try:
+                with suppress(TimeoutError):
                     await asyncio.wait_for(self._driven.wait(), _HEARTBEAT)
-                except TimeoutError:
-                    # A thread that was stopped has taken its mark along.
-                    if self.threads.commit.at_rest():
-                        self._driving.clear()
         while running := list(self._running):
             ended, _ = await asyncio.wait([asyncio.wrap_future(future) for future in running])
             for future in ended:

@@ -10,8 +10,6 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 
-from ..frames import frames_of_threads
-
 __all__ = ["Workers"]
 
 _Queue = SimpleQueue[Callable[[], object] | None]
@@ -58,12 +56,6 @@ class Workers:
             else:
                 self._threads.append(thread)
 
-    def at_rest(self) -> bool:
-        """True if no piece is left, and no thread is at one. A piece whose thread was stopped is neither."""
-        frames = frames_of_threads()
-        living = [frames.get(thread.ident or 0) for thread in self._threads if thread.is_alive()]
-        return self._work.empty() and all(frame and frame.f_code is _serve.__code__ for frame in living)
-
     def close(self, *, wait: bool = False) -> None:
         """End the threads, after the pieces that they were given."""
         if not self._closed:
@@ -78,12 +70,16 @@ class Workers:
 
 
 def _serve(work: _Queue, idle: deque[None]) -> None:
-    while (piece := work.get()) is not None:
-        with suppress(BaseException):  # those who wait for it look for themselves
-            piece()
-        del piece
-        if work.empty():
-            idle.append(None)
+    piece = None
+    try:
+        while (piece := work.get()) is not None:
+            with suppress(BaseException):  # those who wait for it look for themselves
+                piece()
+            piece = None
+            if work.empty():
+                idle.append(None)
+    finally:
+        piece = None  # a stopped thread frees its piece, also if the error's traceback is kept
 
 
 _all: weakref.WeakSet[Workers] = weakref.WeakSet()

@@ -63,9 +63,7 @@ def export(
 
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of an export.", show_default=False)],
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Remove the rest of a stopped import of another file.")
-    ] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Remove the rest of a stopped import first.")] = False,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,

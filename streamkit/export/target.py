@@ -64,7 +64,8 @@ def import_store(
     Entries keep their sequences, timestamps, transactions and metadata. Idempotency keys, retention, and trimmed and
     erased ranges are included, and offsets stay valid. The file is checked before anything is written. A space appears
     once all of it was written. The same call continues a stopped import, and leaves complete spaces as they are.
-    `restart`: remove the rest of a stopped import of another file. `progress(entries)` is called from time to time.
+    `restart`: remove the rest of a stopped import of another file, and of one that was stopped while it removed its
+    own rows. `progress(entries)` is called from time to time.
     CorruptData for a file that is damaged or cut short, UnsupportedVersion for a file of a later release, SpaceExists
     if the store has another space of this name.
     """
@@ -187,6 +188,11 @@ class _Importer:
             begun = _decode_marker(name, marker.data)
             if begun.sha256 == self._sha256 and begun.state != "abandoned":
                 return
+            if not restart and begun.sha256 == self._sha256:
+                raise PermanentError(
+                    f"an import of this file has failed, and has not removed its rows of space {name!r} yet: repeat "
+                    "the import when that process has ended, with --restart (restart=True) if it was killed"
+                )
             if not restart:
                 raise PermanentError(
                     f"another import of space {name!r} was begun and not completed: repeat that one, or remove it with "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -25,7 +26,7 @@ from .floors import Changed, Control, Erasure, Floor, Retained
 from .freshness import Freshness, Look
 from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
-from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_prefix
+from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_number, transaction_prefix
 from .latest import Latest
 from .moved import Moved
 from .packs import Packs
@@ -464,7 +465,10 @@ class Partition:
             raise CorruptData(self._with_remedy(f"{where}: {error}", error)) from error
 
     def check_space(self) -> None:
-        """CorruptData if the space was deleted or made again. Call it before a write that no precondition guards."""
+        """StoreClosed if the space was deleted or made again, CorruptData if its head is lost.
+
+        Call it before a write that no precondition guards.
+        """
         self._refresher.check_space()
 
     def is_fresh(self, look: Look | None) -> bool:
@@ -475,9 +479,20 @@ class Partition:
         """The space, or its store, was deleted since it was opened."""
         self.lost = True
 
-    def missing_head(self) -> CorruptData:
-        """The error for a head that is gone, or that belongs to another space of this name."""
+    def missing_head(self, found: Head | None = None) -> StreamkitError:
+        """The error for a head that is gone, or in whose place `found` is: StoreClosed if the space was deleted.
+
+        A deletion leaves an empty transaction at the end of the log, and a space that is made again has another
+        incarnation. Everything else is damage: CorruptData. It may read the log.
+        """
         self.lost = True
+        if found is not None and found.settings.incarnation != self.settings.incarnation:
+            return self._was_deleted(f"space {self.space!r}, partition {self.partition}")
+        for row in self.backend.scan(self.key, self.transaction_key(0), self.last_key, limit=1):
+            number = transaction_number(row.key)
+            with suppress(CorruptData, UnsupportedVersion):
+                if self.decode_header(row.data, number).ended:
+                    return self.has_ended(number)
         return CorruptData(
             f"space {self.space!r}, partition {self.partition}: its head is gone; if it or its store was deleted, open "
             "the store again with client.store(…)"
@@ -504,7 +519,7 @@ class Partition:
                 # The first head has the settings of the space.
                 self._set(head.settings)
             elif head.settings.incarnation != self.settings.incarnation:
-                raise self.missing_head()
+                raise self.missing_head(head)
             if head.version < self.head.version:
                 return  # an older one: another thread has read a later one meanwhile
             self._advance_to(head, etag)
@@ -567,9 +582,10 @@ class Partition:
     def has_ended(self, number: int) -> StoreClosed:
         """The error for a log that ends with transaction `number`."""
         self.ended = self.lost = True
-        return StoreClosed(
-            f"{self.where(number)}: the space, or its store, was deleted; open the store again with client.store(…)"
-        )
+        return self._was_deleted(self.where(number))
+
+    def _was_deleted(self, where: str) -> StoreClosed:
+        return StoreClosed(f"{where}: the space, or its store, was deleted; open the store again with client.store(…)")
 
     def advance(self, header: Header, record: bytes) -> int:
         """Apply the next transaction, and return the number of its entries. The caller holds the lock."""

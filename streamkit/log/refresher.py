@@ -260,7 +260,7 @@ class Refresher:
         if value is not None:
             head = decode_row(Head, HEAD, value.data)
             if head.watermark < least:
-                raise partition.missing_head()
+                raise partition.missing_head(head)
             if self._is_foreign(head):
                 partition.saw_foreign(value.etag, look)
             else:
@@ -286,8 +286,9 @@ class Refresher:
         """See `Partition.check_space`."""
         partition = self._partition
         value = partition.backend.get(bytes(partition_key(partition.space, 0)), [bytes(HEAD)])[0]
-        if value is None or decode_row(Head, HEAD, value.data).settings.incarnation != partition.settings.incarnation:
-            raise partition.missing_head()
+        head = decode_row(Head, HEAD, value.data) if value is not None else None
+        if head is None or head.settings.incarnation != partition.settings.incarnation:
+            raise partition.missing_head(head)
 
     def _apply_tail(self, segments: Sequence[str], load: bool) -> None:
         """Apply the transactions after `number`. On a remote service one request reads all that are probably there,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..backend import Backend, Discards, Scrubs
-from ..errors import UNREADABLE
+from ..errors import UNREADABLE, StoreClosed
 from ..index.verify import is_lost
 from ..log.inbox_cleanup import drop_inbox
 from ..log.keys import CATALOG, HEAD, partition_key, space_key
@@ -69,7 +69,7 @@ def _end(partition: Partition) -> set[bytes] | None:
             return set(end_log(partition))
         warn("space %r has no head and is deleted, and processes that have it open may not notice", partition.space)
         return None
-    except UNREADABLE as error:
+    except (StoreClosed, *UNREADABLE) as error:  # StoreClosed: another process deletes it at the same time
         warn("space %r is deleted, and processes that have it open may not notice: %s", partition.space, error)
         return None
 

@@ -30,6 +30,8 @@ _SLICE = 1.0
 _IDLE = 60.0
 """Seconds after which a part has a turn though nothing was seen: for example, a paused view may have been resumed."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_LAST_LOOK = 2.0
+"""Seconds for which the end of `run` waits for a look that is under way. A look writes nothing, so it can be left."""
 
 
 class ProgramStatistics(msgspec.Struct, frozen=True):
@@ -221,7 +223,8 @@ class ProgramOverStores:
     def run(self, *, seconds: float | None = None, signals: bool = False) -> None:
         """Run the parts of all stores until `stop()`, for `seconds` if given.
 
-        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part ends its turn.
+        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part ends its turn. A look at a store that
+        does not answer is left after two seconds, and ends in the background with the store's answer.
         """
         if seconds is not None:
             seconds = check_seconds("seconds", seconds, endless=True)
@@ -232,18 +235,22 @@ class ProgramOverStores:
         threads = [
             threading.Thread(target=self._work, name=f"streamkit-stores-{number}") for number in range(self._threads)
         ]
-        threads.append(threading.Thread(target=self._look_on, name="streamkit-stores-looks"))
+        ended = threading.Event()
+        looking = threading.Thread(target=self._look_on, args=(ended,), name="streamkit-stores-looks", daemon=True)
         try:
             with on_signals(self.stop, signal.SIGTERM, signal.SIGINT) if signals else contextlib.nullcontext():
                 try:
-                    for thread in threads:
+                    for thread in (*threads, looking):
                         thread.start()
                     self._give_on(seconds)
                 finally:
                     self.stop()
+                    ended.set()
                     for thread in threads:
                         if thread.ident is not None:
                             thread.join()
+                    if looking.ident is not None:
+                        looking.join(_LAST_LOOK)
         finally:
             with self._changed:
                 self._ready.clear()
@@ -269,19 +276,21 @@ class ProgramOverStores:
             if not self._notifier and rest > 0:
                 self._wake.acquire(timeout=min(rest, _IDLE))
 
-    def _look_on(self) -> None:
-        """Look, in a thread of its own: a store that answers late holds up no turn. What a look sees is told to the
-        thread that gives turns, as a write of this process is."""
-        while not self._stop.is_set():
-            self._stop.wait(self._look())
+    def _look_on(self, ended: threading.Event) -> None:
+        """Look until the run has `ended`, in a thread of its own, because a store may answer late.
 
-    def _look(self) -> float:
+        The thread that gives turns learns of new entries as it learns of a write by this process.
+        """
+        while not ended.is_set():
+            ended.wait(self._look(ended))
+
+    def _look(self, ended: threading.Event) -> float:
         """Look at each space once. Returns the seconds until the next look."""
         with self._changed:
             places = list(self._places.values())
         pause = 0.25
         for place in places:
-            if self._stop.is_set():
+            if ended.is_set():
                 break
             if place.shared.backend.limits.remote:
                 pause = max(pause, place.shared.poll[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -75,6 +76,9 @@ class KeyFile:
         self._keys: dict[str, tuple[Key, Access]] = {}
         self._stamp: tuple[int, int] | None = None
         self._looked = 0.0
+        self._changes = 0
+        """Changes by this process. A look that began before the latest one does not count."""
+        self._looking: asyncio.Future[None] | None = None
         self._lock = threading.Lock()
 
     def read(self) -> list[Key]:
@@ -147,6 +151,7 @@ class KeyFile:
             finally:
                 if fcntl is not None:
                     os.close(handle)
+                self._changes += 1
                 self._stamp = None  # a change by this process holds here at once
 
     def _write(self, keys: list[Key]) -> None:
@@ -164,6 +169,23 @@ class KeyFile:
 
     # -- asking -------------------------------------------------------------------------------------------------
 
+    async def refresh(self) -> None:
+        """Read the file in a thread if it is due, so that a slow disk holds up only the requests that need a key.
+
+        Call it before the methods below: each of them reads the file itself if it is still due.
+        """
+        if self._is_due():
+            await asyncio.shield(self._begin())
+        while self._stamp is None:  # this process has changed the file meanwhile
+            await asyncio.shield(self._begin())
+
+    def _begin(self) -> asyncio.Future[None]:
+        """The look at the file that is under way in a thread, or a new one."""
+        looking = self._looking
+        if looking is None or looking.done() or looking.get_loop() is not asyncio.get_running_loop():
+            looking = self._looking = asyncio.ensure_future(asyncio.to_thread(self._look))
+        return looking
+
     def access(self, token: str) -> Access | None:
         """The rights of the key `token`; None if it is not in the file, or has expired."""
         if not token.startswith("sk_"):
@@ -175,8 +197,11 @@ class KeyFile:
         return found[1]
 
     def has(self, id: str) -> bool:
-        """True if the key with this id is in the file and has not expired."""
-        return self._find(id) is not None
+        """True if the key with this id was in the file at the latest look, and has not expired. A look that is due is
+        begun in a thread of the running event loop, and counts for the next call."""
+        if self._is_due():
+            self._begin()
+        return self._known(id) is not None
 
     def ticket_access(self, ticket: str, path: bytes) -> Access | None:
         """The rights of a ticket; None if it is not for `path`, or has expired."""
@@ -222,28 +247,40 @@ class KeyFile:
         return msgspec.structs.replace(access, expires=min(access.expires or expires, expires))
 
     def _find(self, id: str) -> tuple[Key, Access] | None:
-        now = time.monotonic()
-        if self._stamp is None or now - self._looked >= _LOOK:
-            self._looked = now
-            self._read()
+        if self._is_due():
+            self._look()
+        return self._known(id)
+
+    def _known(self, id: str) -> tuple[Key, Access] | None:
         found = self._keys.get(id)
         if found is not None and found[0].expires and found[0].expires <= time.time():
             return None
         return found
 
-    def _read(self) -> None:
+    def _is_due(self) -> bool:
+        return self._stamp is None or time.monotonic() - self._looked >= _LOOK
+
+    def _look(self) -> None:
+        """Read the file if it has changed."""
+        changes = self._changes
+        stamp = self._read_if_changed()
+        self._looked = time.monotonic()
+        self._stamp = stamp if changes == self._changes else None
+
+    def _read_if_changed(self) -> tuple[int, int]:
+        """The stamp of the file. Its keys are read if the stamp is a new one."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_ino)
         except FileNotFoundError:
             stamp = (0, 0)
         if stamp == self._stamp:
-            return
+            return stamp
         try:
             self._keys = {key.id: (key, key.access) for key in self.read()}
         except (OSError, ValueError) as error:
             _log.error("the file of keys cannot be read, so the keys that were read before go on: %s", error)
-        self._stamp = stamp
+        return stamp
 
 
 def _digest(secret: str) -> str:

@@ -143,6 +143,8 @@ class Service:
         """The rights of a caller, by a bearer token or a ticket. A Problem if neither is good."""
         if self.is_open:
             return EVERYTHING
+        if self.keys is not None:
+            await self.keys.refresh()
         if ticket is not None and self.keys is not None:
             access = self.keys.ticket_access(ticket, path)
             if access is not None:
@@ -164,22 +166,31 @@ class Service:
 
     async def make_session(self, token: str, seconds: float) -> str | None:
         """A session of the console for a key or a JWT; None if it is not valid."""
-        session = None if self.keys is None else self.keys.session(token, seconds)
+        session = None
+        if self.keys is not None:
+            await self.keys.refresh()
+            session = self.keys.session(token, seconds)
         if session is None and self.tokens is not None and await self.tokens.access(token) is not None:
             session = token
         return session
 
     async def session_access(self, session: str) -> Access | None:
         """The rights of a session of the console; None if it has ended."""
-        access = None if self.keys is None else self.keys.session_access(session)
+        access = None
+        if self.keys is not None:
+            await self.keys.refresh()
+            access = self.keys.session_access(session)
         if access is None and self.tokens is not None:
             access = await self.tokens.access(session)
         return access
 
-    def redeem(self, code: str, seconds: float) -> str | None:
+    async def redeem(self, code: str, seconds: float) -> str | None:
         """A session for a one-time code; None if there is no such code, or it was used."""
         id = self.codes.pop(code, None)
-        return None if id is None or self.keys is None else self.keys.session_of_id(id, seconds)
+        if id is None or self.keys is None:
+            return None
+        await self.keys.refresh()
+        return self.keys.session_of_id(id, seconds)
 
     def is_valid(self, access: Access) -> bool:
         """True if a caller still has the rights that its request began with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
@@ -20,6 +21,7 @@ from langgraph.graph import END, START, StateGraph
 
 import streamkit
 from streamkit.adapters.langgraph import StreamkitSaver
+from streamkit.leases import Lease
 
 PLACES = ("memory", "local", *(("s3", "azure") if EXHAUSTIVE else ()))
 
@@ -216,6 +218,56 @@ def test_a_session_keeps_others_out(subject: Any) -> None:
             pass
     with other.session("thread-1"):
         assert len(graph(other).invoke({"said": ["b"]}, thread)["said"]) == 4
+
+
+async def _waiting(saver: StreamkitSaver, thread_id: str) -> int:
+    async with saver.session(thread_id, wait=60):
+        thread: Any = {"configurable": {"thread_id": thread_id}}
+        return len((await graph(saver).ainvoke({"said": ["a"]}, thread))["said"])
+
+
+def test_waiting_for_a_session_blocks_neither_the_event_loop_nor_its_threads(subject: Any) -> None:
+    savers = [StreamkitSaver(subject.stranger()) for _ in range(40)]
+
+    async def run() -> list[int]:
+        async with StreamkitSaver(subject.store).session("thread-1") as lease:
+            waiting = [asyncio.ensure_future(_waiting(saver, "thread-1")) for saver in savers]
+            await asyncio.sleep(0.2)
+            assert not any(task.done() for task in waiting)
+            for task in waiting[4:]:
+                task.cancel()
+            assert await asyncio.to_thread(lambda: lease.token) > 0
+        await asyncio.wait(waiting[4:])
+        return await asyncio.gather(*waiting[:4])
+
+    assert sorted(asyncio.run(run())) == [2, 4, 6, 8]
+    with StreamkitSaver(subject.store).session("thread-1", wait=60):
+        pass
+
+
+def test_a_session_that_is_cancelled_while_it_is_granted_is_given_back(
+    subject: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted, go_on, enter = threading.Event(), threading.Event(), Lease.__enter__
+
+    def slow(lease: Lease) -> Lease:
+        found = enter(lease)
+        granted.set()
+        go_on.wait(60)
+        return found
+
+    async def run() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "__enter__", slow)
+            task = asyncio.ensure_future(_waiting(StreamkitSaver(subject.store), "thread-1"))
+            assert await asyncio.to_thread(granted.wait, 60)
+            task.cancel()
+            await asyncio.wait([task])
+            go_on.set()
+        async with StreamkitSaver(subject.store).session("thread-1", wait=60):
+            pass
+
+    asyncio.run(run())
 
 
 def test_a_conversation_of_100_messages_takes_few_requests() -> None:

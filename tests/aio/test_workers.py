@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from uuid import uuid4
 
 import pytest
 from fix_aio import PATIENCE, AsyncSubject, in_loop
@@ -119,26 +120,21 @@ def test_a_process_ends_after_the_work_that_has_begun() -> None:
     assert (ended.stdout, ended.returncode) == ("whole\n", 0), ended.stderr
 
 
-def test_threads_are_at_rest_when_nothing_is_left_and_none_is_at_a_piece() -> None:
-    workers, go_on, done = Workers(1, "rest"), threading.Event(), threading.Event()
-    assert workers.at_rest()
-    workers.start(lambda: go_on.wait(PATIENCE))
-    workers.start(done.set)
-    assert not workers.at_rest()
-    go_on.set()
-    assert done.wait(PATIENCE)
-    while not workers.at_rest():  # the thread is about to wait
-        threading.Event().wait(0.001)
-    workers.close(wait=True)
-    assert workers.at_rest()
-
-
 @in_loop
-async def test_closing_does_not_wait_for_a_piece_whose_thread_was_stopped(memory: AsyncSubject) -> None:
-    async with memory.store() as store:
+async def test_closing_does_not_wait_for_a_piece_whose_thread_was_stopped(
+    memory: AsyncSubject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another store of the client is busy meanwhile, in a thread of the same pool."""
+    begun, go_on = threading.Event(), threading.Event()
+    async with memory.connect() as client, client.store(uuid4()) as store, client.store(uuid4()) as busy:
         await store.produce("s", "a", [Record(b"a")])
-        store.calls._driving.add(object())  # the mark of a thread that was stopped before it began the piece
+        busy.calls.drive(lambda: (begun.set(), go_on.wait(PATIENCE)))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        with monkeypatch.context() as patch:
+            patch.setattr(store.calls.threads.commit, "start", lambda work: None)  # stopped before it began the piece
+            store.calls.drive(lambda: None)
         await asyncio.wait_for(store.close(), PATIENCE)
+        go_on.set()
 
 
 @in_loop

@@ -551,9 +551,40 @@ def test_an_import_that_removes_its_space_and_one_that_completes_it_exclude_each
     if first == "completion":
         assert outcomes == ["1"]
     else:
-        assert "begun and not completed" in outcomes[0]
+        assert "has not removed its rows of space 's' yet" in outcomes[0]
         import_store(other, tmp_path / "one")
     assert [entry.payload for entry in other.consume_space("s")] == [b"abc"]
+    assert other.verify().ok
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_import_that_was_killed_while_it_removed_its_rows_names_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    """Another process may still remove rows, so the same call does not go on by itself."""
+    source = new_store()
+    source.produce("s", "a", [Record(b"abc"), Record(b"def")])
+    export_store(source, tmp_path / "one")
+    url, id = f"memory://{uuid4().hex}" + ("?remote=1" if remote else ""), uuid4()
+
+    def published(self: target._Importer) -> None:
+        raise CorruptData("the file is damaged")
+
+    def killed(self: target._Importer, name: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target._Importer, "_publish", published)
+        patch.setattr(target._Importer, "_remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            import_store(open_store(url, id), tmp_path / "one")
+    other = open_store(url, id)
+    for _ in range(2):
+        with pytest.raises(PermanentError, match=r"has failed, and has not removed .*--restart"):
+            import_store(other, tmp_path / "one")
+        assert list(other.get_spaces()) == []
+    import_store(other, tmp_path / "one", restart=True)
+    assert [entry.payload for entry in other.consume_space("s")] == [b"abc", b"def"]
     assert other.verify().ok
 
 

@@ -18,11 +18,11 @@ from streamkit import Entry, Record
 from streamkit.backend import ANY, NEXT, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, Value
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, StreamkitError
-from streamkit.frames import frames_of_threads
 from streamkit.store import Store
 from streamkit.testing import FaultyDriver, Injector, ManualClock, Plan
 
 from .cuts import Cut, Interrupt
+from .frames import frames_of_threads
 
 __all__ = ["NAMES", "SPACE", "Held", "SharedCommit"]
 

@@ -278,7 +278,7 @@ def test_an_upkeep_that_goes_on_after_the_store_was_deleted_leaves_nothing(
         return store_file(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(upkeep, "store_file", paused)
-    with pytest.raises(CorruptData, match="gone"):
+    with pytest.raises(StoreClosed, match="was deleted"):
         upkeep.bring_forward(partition_of(store))
     assert remote.files() == 0
     assert remote.id not in list(remote.driver.stores())

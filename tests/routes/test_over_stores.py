@@ -229,6 +229,42 @@ def test_a_store_that_cannot_be_looked_at_holds_up_no_other_one(
             opened.set()
 
 
+def test_a_run_ends_although_a_look_does_not(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look that hangs is left, and looks no further. The next run has a look of its own."""
+    stores = _made(client, 2)
+    looked, opened = threading.Event(), threading.Event()
+    lookers: list[str] = []
+    refresh = Partition.refresh
+
+    def refreshed(self: Partition, *args: Any, **options: Any) -> int:
+        if threading.current_thread().name == "streamkit-stores-looks":
+            lookers.append(str(threading.get_ident()))
+            looked.set()
+            opened.wait(PATIENCE)
+        return refresh(self, *args, **options)
+
+    class Part:
+        name, spaces = "part", ("orders",)
+
+        def catch_up(self) -> None: ...
+
+    monkeypatch.setattr(Partition, "refresh", refreshed)
+    program = ProgramOverStores(stores, lambda store: [Part()], poll=0.01)
+    try:
+        for run in range(2):
+            looked.clear()
+            with running(program):
+                assert looked.wait(PATIENCE)
+            assert len(lookers) == run + 1
+        left = [thread for thread in threading.enumerate() if thread.name == "streamkit-stores-looks"]
+        assert len(left) == 2
+        assert all(thread.daemon for thread in left)
+    finally:
+        opened.set()
+    _until(lambda: not any(thread.is_alive() for thread in left))
+    assert len(lookers) == 2
+
+
 def test_wrong_parts_are_refused_before_anything_runs(client: Client) -> None:
     [store] = _made(client, 1)
     with pytest.raises(TypeError, match="catch_up"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from uuid import UUID, uuid4
 
 import jwt
 import pytest
-from fix_serve import Reply, Served
+from fix_serve import PATIENCE, Reply, Served
 
 from streamkit import PermanentError, Record
 from streamkit.serve import Limits, Tokens
@@ -591,3 +592,37 @@ def test_a_url_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "streamkit.cli", "serve", "--url", "gopher://x"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+
+
+def test_a_file_of_keys_that_hangs_holds_up_no_other_request(tmp_path: Path) -> None:
+    """The file is a pipe: who reads it waits for a writer, as on a network disk that does not answer."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("no pipes in the file system")
+    path, pipe, answers = tmp_path / "keys.json", tmp_path / "pipe", list[int]()
+    keys = KeyFile(path)
+    key = keys.create(["admin"])
+    data = path.read_bytes()
+    served = Served("memory://piped", keys=path)
+    os.mkfifo(pipe)
+    path.unlink()
+    os.link(pipe, path)
+    bearer = {"Authorization": f"Bearer {key}"}
+    threads = [
+        threading.Thread(target=lambda: answers.append(served.ask("GET", "/v1/keys", headers=bearer).status))
+        for _ in range(2)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            assert served.ask("GET", "/healthz").status == 200
+        assert answers == []
+    finally:
+        (tmp_path / "file").write_bytes(data)
+        os.replace(tmp_path / "file", path)
+        with open(os.open(pipe, os.O_RDWR), "wb") as written:  # the reader of the pipe goes on
+            written.write(data)
+        for thread in threads:
+            thread.join(PATIENCE)
+        served.close()
+    assert answers == [200, 200]

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from fix_stores import Subject
 
-from streamkit import Client, Record, Store
+from streamkit import Client, Record, Retention, Store
 from streamkit.errors import CorruptData, StoreClosed, StreamkitError
 from streamkit.log.keys import HEAD, partition_key
 from streamkit.log.policy import REMOTE
@@ -51,7 +51,7 @@ def calls(ghost: Store) -> list[Callable[[], object]]:
 def refuses(ghost: Store) -> None:
     """Nothing is acknowledged into nothing, and nothing that is gone is taken for an empty store."""
     for call in calls(ghost):
-        with pytest.raises((StoreClosed, CorruptData), match=r"deleted|gone"):
+        with pytest.raises(StoreClosed, match=r"deleted|replaced"):
             call()
 
 
@@ -69,7 +69,7 @@ def test_who_still_has_a_deleted_store_open_is_told(deleted: Subject, again: boo
         assert deleted.id in list(other.stores())
     refuses(deleted.store)
     for number in range(9):
-        with pytest.raises((StoreClosed, CorruptData)):
+        with pytest.raises(StoreClosed):
             deleted.store.produce("wide", f"s{number}", [Record(b"late")])
     if again:
         assert [entry.payload for entry in deleted.stranger().consume_space("space")] == [b"new"]
@@ -92,7 +92,7 @@ def test_a_handle_that_is_opened_after_another_was_told_begins_anew(
         other.delete_store(deleted.id)
     if again:
         deleted.stranger().produce("space", "s", [Record(b"new")])
-    with pytest.raises((StoreClosed, CorruptData), match=r"deleted|gone"):
+    with pytest.raises(StoreClosed, match=r"deleted|replaced"):
         calls(deleted.store)[first]()
     opened = deleted.client.store(deleted.id)
     assert [entry.payload for entry in opened.consume_space("space")] == [b"new"] * again
@@ -160,6 +160,37 @@ def test_a_store_is_deleted_twice(deleted: Subject) -> None:
         deleted.connect().delete_store(deleted.id)
     assert deleted.id not in list(deleted.connect().stores())
     made_again(deleted)
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["up to date", "behind"])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_deleted_space_is_told_from_a_lost_head(deleted: Subject, partitions: int, behind: bool) -> None:
+    """The end of the log proves the deletion. A head that is missing without it is damage."""
+    for space in ("gone", "damaged"):
+        deleted.store.create_space(space, partitions=partitions)
+        deleted.store.produce(space, "s", [Record(b"old")])
+    readers = [deleted.stranger() for _ in range(3)]
+    for reader in readers:
+        assert [len(list(reader.consume_space(space))) for space in ("gone", "damaged")] == [1, 1]
+    if behind:
+        for space in ("gone", "damaged"):
+            for _ in range(3):
+                deleted.store.produce(space, "s", [Record(b"unseen")])
+        deleted.store.maintain()
+    deleted.connect().store(deleted.id).delete_space("gone")
+    backend = deleted.store._backend
+    for partition in range(partitions):
+        backend.delete(bytes(partition_key("damaged", partition)), [bytes(HEAD)])
+    changes = [
+        lambda store, space: store.set_retention(space, Retention(max_entries=9)),
+        lambda store, space: store.maintain(space),
+        lambda store, space: store.erase(space, "*"),
+    ]
+    for reader, change in zip(readers, changes, strict=True):
+        with pytest.raises(StoreClosed, match="the space, or its store, was deleted; open the store again"):
+            change(reader, "gone")
+    with pytest.raises(CorruptData, match="its head is gone"):
+        readers[1].maintain("damaged")
 
 
 def test_a_damaged_store_can_be_deleted(deleted: Subject) -> None:

@@ -82,7 +82,7 @@ async def sign_in(request: Request) -> Answer:
     if service.is_open:
         raise Problem("conflict", "the server has no keys, so there is nothing to sign in to")
     if given.code:
-        session = service.redeem(given.code, LONGEST)
+        session = await service.redeem(given.code, LONGEST)
         if session is None:
             raise Problem("unauthenticated", "the link was used before; run `streamkit console` again for a new one")
     else:

@@ -81,7 +81,8 @@ def _out(key: Key) -> KeyOut:
 
 async def list_keys(request: Request) -> Answer:
     """All keys, without their secrets."""
-    return json_answer(KeysOut([_out(key) for key in _keys(request).read()]), headers=(_NO_STORE,))
+    found = await asyncio.to_thread(_keys(request).read)
+    return json_answer(KeysOut([_out(key) for key in found]), headers=(_NO_STORE,))
 
 
 async def create_key(request: Request) -> Answer:
