@@ -100,7 +100,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path, monke
     assert (done.returncode, done.stderr) == (0, "")
     wanted = {
         "views.md": ["[('order-42', 450)]", "worker-1"],
-        "eventsourcing.md": ["500 450\n500\n"],
+        "eventsourcing.md": ["500 450\n3 False 3 True\n", "525\n525\n"],
         "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
         "agents.md": ["[{'role': 'user', 'content': 'hello'}]", "[{'type': 'user', 'uuid': '1'}]", "1@stream-1"],
         "celery.md": ["5\n"],

@@ -278,7 +278,6 @@ def reached() -> Counter[tuple[str, str]]:
 
 PRIVATE = {
     ("streamkit.adapters.kombu", "_deliver"): "kombu's, which its own transports call too",
-    ("streamkit.frames", "_current_frames"): "sys._current_frames, which is documented: what each thread is at",
     ("streamkit.log.commit", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.partition", "_is_owned"): "threading's, to tell a call within a call of the same thread",
     ("streamkit.log.refresher", "_is_owned"): "threading's, to tell a call within a call of the same thread",
