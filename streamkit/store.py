@@ -195,7 +195,7 @@ class Store:
         if part.body is None:
             return self._writer.guard(space, [part], lease)[segment]
         request = Request((part,), idempotency_key, None if lease is None else fence(lease))
-        return self._writer.commit(space, request, lease)[segment]
+        return self._writer.commit_one(space, segment, request, lease)
 
     def transaction(
         self, space: str, idempotency_key: str | None = None, lease: Lease | LeaseGrant | None = None

@@ -9,11 +9,12 @@ from .errors import Fenced, TransactionTooLarge
 from .handle import Handle
 from .leases import Lease, LeaseGrant
 from .log.commit import Committer
+from .log.partition import Partition
 from .log.plan import check_fence, mismatch
 from .log.record_format import encode_body
 from .log.request import Part, Request
 from .log.rows import NOTHING
-from .log.statuses import present, written
+from .log.statuses import present, written, written_one
 from .log.validate import prepare
 from .model import Record, SegmentStatus, no_status
 
@@ -75,6 +76,19 @@ class Writer:
 
     def commit(self, space: str, request: Request, lease: Lease | LeaseGrant | None = None) -> dict[str, SegmentStatus]:
         """The statuses after it, by segment."""
+        partition = self._committed(space, request, lease)
+        assert request.trx is not None
+        return written(partition, request.result, request.trx, request.count)
+
+    def commit_one(
+        self, space: str, segment: str, request: Request, lease: Lease | LeaseGrant | None = None
+    ) -> SegmentStatus:
+        """Like `commit`: the status of one of its segments."""
+        partition = self._committed(space, request, lease)
+        assert request.trx is not None
+        return written_one(partition, segment, request.result, request.trx, request.count)
+
+    def _committed(self, space: str, request: Request, lease: Lease | LeaseGrant | None) -> Partition:
         committer = self.committer(space, request.parts)
         try:
             committer.commit(request)
@@ -82,8 +96,7 @@ class Writer:
             if isinstance(lease, Lease):
                 lease.lost.set()
             raise
-        assert request.trx is not None
-        return written(committer.partition, request.result, request.trx, request.count)
+        return committer.partition
 
     def append(self, space: str, request: Request) -> None:
         """Like `commit`, for callers that need no statuses."""

@@ -220,8 +220,10 @@ class LocalBackend:
             _check_address(partition, [key])
         requests = self._requests
         requests["put"] += 1
-        store = self._store(create=True)
-        assert store is not None
+        store = self._shared
+        if store is None or monotonic() > self._look or store.place.readonly:
+            store = self._store(create=True)
+            assert store is not None
         try:
             log = store.logs.get(partition) or store.log(partition, create=True)
             assert log is not None

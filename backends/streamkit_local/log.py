@@ -375,20 +375,20 @@ class PartitionLog:
         """Write one record, publish it, and take it in."""
         words, state, file = self.words, self.state, self._file
         assert file is not None
-        position, size = state.end, len(value)
+        position, size, base = state.end, len(value), state.base
         head = pack(position, kind, key, value, self.reader.seed)
-        stop = position + len(head) + (size if size > WHOLE else 0)
-        at = position - state.base
+        stop, at = position + len(head), position - base
         words[DIRTY] = 1
         self.wrote = True
         try:
-            if durable and size <= WHOLE and stop - state.base > file.room:
-                self._make_room(file, at, stop - state.base)
             if size <= WHOLE:
+                if durable and stop - base > file.room:
+                    self._make_room(file, at, stop - base)
                 written = os.pwrite(file.fd, head, at)
                 if written < len(head):
                     write_all(file.fd, head, at, written)
             else:
+                stop += size
                 write_all(file.fd, head, at)
                 write_all(file.fd, value, at + len(head))
             if durable:

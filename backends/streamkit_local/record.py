@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from streamkit import speed
 from streamkit.checksum import crc32
 
 __all__ = [
@@ -57,6 +58,8 @@ FIELDS: Final = struct.Struct("<IIQHBx")
 _REST: Final = struct.Struct("<IQHBx")
 _CRC: Final = struct.Struct("<I")
 
+_twin = speed.twin
+
 Read = Callable[[int, int], bytes]
 """(position, length) to bytes; fewer at the end."""
 
@@ -80,6 +83,10 @@ def table_size(size: int) -> int:
 
 def pack(position: int, kind: int, key: bytes, value: bytes, seed: int) -> bytes:
     """Encode the header of a record; a small value is part of it, a larger value follows it."""
+    if _twin is not None:
+        row: bytes | None = _twin.pack_row(position, kind, key, value, seed)
+        if row is not None:
+            return row
     size = len(value)
     rest = _REST.pack(size, position, len(key), kind) + key
     if size <= WHOLE:

@@ -6,6 +6,7 @@
 mod block;
 mod bytes;
 mod call;
+mod encode;
 mod msgpack;
 mod records;
 mod rows;
@@ -14,7 +15,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 1;
+const INTERFACE: u32 = 2;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -24,6 +25,8 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Reader>()?;
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(zstd::decompress, module)?)?;
     Ok(())

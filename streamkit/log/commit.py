@@ -24,9 +24,12 @@ from threading import get_ident, main_thread
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import msgspec
+
 from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
 from ..importing import IMPORTING
+from ..model import TRX
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
@@ -36,9 +39,9 @@ from .partition import Partition
 from .plan import Plan
 from .policy import NEVER
 from .posted_answers import replay_answers, upkeep_owner
-from .record_format import NOBODY, VOID, Body, FrameHead, Header, KeyUse, encode_lone, encode_transaction
+from .record_format import NOBODY, VOID, Body, Header, KeyUse, decode_header, encode_lone, encode_transaction
 from .request import Request
-from .rows import SegmentRow
+from .rows import Piece, SegmentRow
 from .segment_view import counted
 
 if TYPE_CHECKING:
@@ -74,57 +77,40 @@ if hasattr(os, "register_at_fork"):
 def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
     """A version 7 UUID. It holds its time, the partition's tag of 24 bits, and a bit that is set for a posted
     request."""
-    drawn, middle = _chance.getrandbits, 0xA0 if posted else 0x80
-    return _ID.pack(milliseconds << 16 | 0x7 << 12 | drawn(12), (middle | drawn(5)) << 24 | tag, drawn(32))
+    drawn, middle = _chance.getrandbits(49), 0xA0 if posted else 0x80
+    front = milliseconds << 16 | 0x7 << 12 | drawn >> 37
+    return _ID.pack(front, (middle | drawn >> 32 & 0x1F) << 24 | tag, drawn & 0xFFFFFFFF)
 
 
 Upkeep = Callable[[Partition], bool]
 """Brings the index forward to what is known, or merges some of it. False if another process was at it."""
 
 
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """A transaction that is being written."""
 
-    __slots__ = (
-        "after",
-        "count",
-        "failed",
-        "given_up",
-        "header",
-        "key",
-        "looked",
-        "record",
-        "requests",
-        "results",
-        "winner",
-    )
+    requests: Sequence[Request]
+    results: Sequence[dict[str, SegmentRow]]
+    after: Mapping[str, SegmentRow]
+    """The statuses after it of the segments that it writes to."""
+    looked: Look | None
+    key: bytes
+    record: bytes
+    count: int
+    """The number of its entries."""
+    seed: int
+    given_up: Sequence[tuple[Request, StreamkitError]] = ()
+    failed: StreamkitError | None = None
+    winner: bytes | None = None
+    """The transaction that has its number."""
+    known: Header | None = None
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        results: Sequence[dict[str, SegmentRow]],
-        after: Mapping[str, SegmentRow],
-        looked: Look | None,
-        header: Header,
-        key: bytes,
-        record: bytes,
-        count: int,
-        given_up: Sequence[tuple[Request, StreamkitError]] = (),
-    ) -> None:
-        self.requests = requests
-        self.given_up = given_up
-        self.results = results
-        self.after = after
-        """The statuses after it of the segments that it writes to."""
-        self.looked = looked
-        self.header = header
-        self.record = record
-        self.count = count
-        """The number of its entries."""
-        self.key = key
-        self.failed: StreamkitError | None = None
-        self.winner: bytes | None = None
-        """The transaction that has its number."""
+    @property
+    def header(self) -> Header:
+        """The header of its record."""
+        if self.known is None:
+            self.known = decode_header(self.record, self.seed)
+        return self.known
 
     def clear(self) -> None:
         """Tell its requests that it was not written, and never will be."""
@@ -351,12 +337,13 @@ class Committer:
         if not requests:
             return
         try:
-            if left is None:
-                self._commit(requests)
-                if self.inbox is not None:
-                    self.inbox.leave(len(requests))
-            else:
+            if left is not None:
                 self._settle_left(left)
+            elif self.inbox is not None:
+                self._commit(requests)
+                self.inbox.leave(len(requests))
+            elif len(requests) > 1 or not self._commit_lone(requests[0]):
+                self._commit(requests)
         except StreamkitError as error:
             if isinstance(error, StoreClosed):
                 self.partition.mark_lost()
@@ -434,40 +421,36 @@ class Committer:
                     return  # the next leader goes on with the others
                 requests[:] = self._take()
                 alone = len(requests) == 1 and not self._submitted
-            flight = None
-            if len(requests) == 1 and inbox is None and (alone or not requests[0].abandoned):
-                flight = self._prepare_lone(requests[0])
-            if flight is None:
-                segments = _segments(requests)
-                base = partition.commit_base()
-                plan = Plan(partition, base, partition.ask(counted, partition.load_statuses(segments)))
-                for request in requests:
-                    if request.withdrawn:
-                        request.leave()
-                    elif not request.done and (alone or not request.abandoned):
-                        plan.add(request)
-                if plan.behind:
-                    replay_answers(partition, requests)
-                    continue
-                if base.generation != partition.generation:
-                    continue  # the statuses are of another state
-                if not plan.is_current():
-                    # By the known state an expectation does not hold, or there is no room; but that state may be old.
-                    # Look before refusing, even if the expectation can never hold: the error's facts must be true.
-                    partition.refresh(segments)
-                    continue
-                if plan.unconfirmed:
-                    plan.refuse_unconfirmed()
-                # A request that was left out depends on a neighbour: it is planned again once that is committed.
-                if not plan.ready and not plan.given_up:
-                    return
-                if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
-                    again = True
-                    continue
-                if looks and partition.refresh() != base.number:
-                    looks -= 1
-                    continue
-                flight = self._prepare(plan)
+            segments = _segments(requests)
+            base = partition.commit_base()
+            plan = Plan(partition, base, partition.ask(counted, partition.load_statuses(segments)))
+            for request in requests:
+                if request.withdrawn:
+                    request.leave()
+                elif not request.done and (alone or not request.abandoned):
+                    plan.add(request)
+            if plan.behind:
+                replay_answers(partition, requests)
+                continue
+            if base.generation != partition.generation:
+                continue  # the statuses are of another state
+            if not plan.is_current():
+                # By the known state an expectation does not hold, or there is no room; but that state may be old.
+                # Look before refusing, even if the expectation can never hold: the error's facts must be true.
+                partition.refresh(segments)
+                continue
+            if plan.unconfirmed:
+                plan.refuse_unconfirmed()
+            # A request that was left out depends on a neighbour: it is planned again once that is committed.
+            if not plan.ready and not plan.given_up:
+                return
+            if inbox is not None and inbox.enter(plan, lost, len(self._queue) > len(requests)):
+                again = True
+                continue
+            if looks and partition.refresh() != base.number:
+                looks -= 1
+                continue
+            flight = self._prepare(plan)
             header = flight.header
             if self._submitted and not all(request.board(header.id, header.number) for request in flight.requests):
                 # One was withdrawn, and others may build on it.
@@ -560,33 +543,63 @@ class Committer:
             control=join_controls([request.control for request in plan.ready if request.control is not None]),
         )
         key = partition.transaction_key(number)
-        return Flight(plan.ready, results, after, base.looked, header, key, record, count, plan.given_up)
+        seed, given_up = partition.seed, plan.given_up
+        return Flight(
+            plan.ready, results, after, base.looked, key, record, count, seed, given_up=given_up, known=header
+        )
 
-    def _prepare_lone(self, request: Request) -> Flight | None:
-        """Like `_prepare`, for one request that only writes to one segment, as most do. None if it needs a plan."""
-        if request.key is not None or request.fence is not None or request.withdrawn or len(request.parts) != 1:
-            return None
-        partition, part = self.partition, request.parts[0]
+    def _commit_lone(self, request: Request) -> bool:
+        """Commit a request that only writes to one segment, as most do, where there is no inbox. False if it has to be
+        planned; then nothing of it was written."""
+        parts, partition = request.parts, self.partition
+        if len(parts) != 1 or request.key is not None or request.fence is not None or request.control is not None:
+            return False
+        part = parts[0]
         segment, body = part.segment, part.body
-        if body is None or request.control is not None:
-            return None
         known = partition.lone_base(segment)
-        if known is None:
-            return None
+        if body is None or known is None or request.withdrawn or (self._submitted and request.abandoned):
+            return False
         row, number, timestamp, position, size, retention, looked = known
+        if looked is None or not partition.looks.completed:
+            return False
         if retention is not None and retention.when_full == "reject":
-            return None
-        if part.expected is not None and part.expected != row.last_sequence:
-            return None
+            return False
+        last, before = row.last_sequence, row.size
+        if part.expected is not None and part.expected != last:
+            return False
+        self._taken = (request,)
         partition.counters["cache_hits"] += 1
-        now, first, count = partition.clock.now(), row.last_sequence + 1, body.count
-        number, timestamp = number + 1, max(partition.moments.after(now), timestamp)
+        now, count, given, seed, node = partition.clock.now(), body.count, part.size, partition.seed, self.node
+        first, number, timestamp = last + 1, number + 1, max(partition.moments.after(now), timestamp)
         id = new_id(now, tag_of(partition))
-        head = FrameHead(number, timestamp, id, self.node, position, 0, segment, first, count)
-        header, record = encode_lone(head, body, partition.seed, (row.size, part.size), size)
-        after = {segment: row.with_entries(number, timestamp, first, count, row.size + part.size)}
+        if self._submitted and not request.board(id, number):
+            return False
+        record, length = encode_lone(
+            number, timestamp, id, node, position, segment, first, body, before, given, size, seed
+        )
+        row = row.with_entries(number, timestamp, first, count, before + given)
+        after = {segment: row}
         key = partition.transaction_key(number)
-        return Flight((request,), (after,), after, looked, header, key, record, count)
+        flight = Flight((request,), (after,), after, looked, key, record, count, seed)
+        self._flight = flight
+        if request.withdrawn:
+            self._flight = None
+            flight.clear()
+            return False
+        if not self._settle(flight):
+            self._flight = None
+            flight.clear()
+            partition.counters["conflicts"] += 1
+            partition.refresh((segment,))
+            return False
+        start = len(record) - length
+        frame = record[start:] if length <= partition.policy.frame else None
+        piece = Piece(number, timestamp, first, count, start, length, frame, before, given)
+        partition.committed_lone(segment, row, piece, record, position, size)
+        if not request.done:
+            request.succeed(after, TRX(id, node, number), count)
+        self._flight = None
+        return True
 
     def _finish(self, flight: Flight) -> None:
         """Give the requests of a committed transaction their results. It may be stopped anywhere, and called again."""
@@ -626,7 +639,7 @@ class Committer:
         A lost answer, and a conflict that may be one's own first try, are settled by reading the transaction back:
         own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
         """
-        partition, header = self.partition, flight.header
+        partition = self.partition
         durable = partition.settings.durability != "buffered"
         lost = left
         for attempt in range(_ATTEMPTS):
@@ -646,19 +659,19 @@ class Committer:
                     raise
                 except StreamkitError as error:
                     if lost:
-                        raise self._unknown(header) from error
+                        raise self._unknown(flight.header) from error
                     raise
             try:
                 value = partition.backend.get(partition.key, [flight.key])[0]
-                there = value and partition.decode_header(value.data, header.number)
+                there = value and partition.decode_header(value.data, flight.header.number)
             except UnsupportedVersion:
                 raise  # of a later release, so another process wrote it: this transaction is absent for ever
             except StreamkitError as error:
-                raise self._unknown(header) from error
+                raise self._unknown(flight.header) from error
             if there is not None:
                 if lost:
                     partition.counters["settled"] += 1
-                if there.id != header.id:
+                if there.id != flight.header.id:
                     assert value is not None
                     flight.winner = value.data
                     return False
@@ -670,7 +683,7 @@ class Committer:
                 return False
             if cause is not None:
                 partition.clock.sleep(min(0.05 * 2**attempt, 1.0))
-        raise self._unknown(header)
+        raise self._unknown(flight.header)
 
     def _unknown(
         self, header: Header, cause: str = "the answer to the commit was lost and reading it back failed"

@@ -33,7 +33,7 @@ from .packs import Packs
 from .policy import policy_of
 from .record_format import Header, decode_header
 from .refresher import Refresher
-from .rows import NOTHING, FenceRow, Head, SegmentRow, Settings
+from .rows import NOTHING, FenceRow, Head, Piece, SegmentRow, Settings
 from .searches import Searches
 from .still_in_log import still_in_log_from
 from .tail import Tail
@@ -656,6 +656,30 @@ class Partition:
                 counters["entries"] += self.advance(header, record)
             else:
                 counters["entries"] += header.count
+        self.notifier.notify_waiters()
+
+    def committed_lone(
+        self, segment: str, row: SegmentRow, piece: Piece, record: bytes, position: int, size: int
+    ) -> None:
+        """Like `committed`, of a transaction with one frame and nothing else. `row`: the segment's status after it;
+        `position` and `size`: entries and bytes of payload in the partition before it."""
+        counters, number, count = self.counters, piece.number, piece.count
+        counters["transactions"] += 1
+        counters["entries"] += count
+        with self._lock:
+            if self.number == number - 1:
+                if segment in self.cached:
+                    self.cached[segment] = row
+                else:
+                    self.cache_status(segment, row)
+                self.tail.add_lone(segment, piece, record)
+                if piece.timestamp != self.timestamp:
+                    self.moments.see(piece.timestamp)
+                    self.timestamp = piece.timestamp
+                self.position = position + count
+                self.size = size + piece.size
+                self._counted = number, count
+                self.number = number
         self.notifier.notify_waiters()
 
     def drop_tail(self, watermark: int) -> None:

@@ -447,14 +447,51 @@ def encode_transaction(
     return header, _encode_record(header, frames, start, seed)
 
 
-def encode_lone(head: FrameHead, body: Body, seed: int, sizes: tuple[int, int], size: int) -> tuple[Header, bytes]:
-    """`encode_transaction` of one frame and nothing else."""
-    number, timestamp, id, node, position = head.number, head.timestamp, head.id, head.node, head.position
-    frame = _encode_frame(head, body, seed)
+def encode_lone(
+    number: int,
+    timestamp: int,
+    id: bytes,
+    node: bytes,
+    position: int,
+    segment: str,
+    first: int,
+    body: Body,
+    before: int,
+    given: int,
+    size: int,
+    seed: int,
+) -> tuple[bytes, int]:
+    """The record that `encode_transaction` makes of one frame and nothing else, and the bytes of the frame.
+
+    `before` and `given`: bytes of payload that the segment was given before, and the frame's own; `size`: those that
+    the partition was given before.
+    """
+    count = body.count
+    if _twin is not None:
+        made: tuple[bytes, int] | None = speed.twin.encode_lone(
+            number,
+            timestamp,
+            id,
+            node,
+            position,
+            segment,
+            first,
+            count,
+            body.data,
+            body.raw,
+            body.flags,
+            before,
+            given,
+            size,
+            seed,
+        )
+        if made is not None:
+            return made
+    frame = _encode_frame(FrameHead(number, timestamp, id, node, position, 0, segment, first, count), body, seed)
     length = 4 + len(frame[1]) + len(body.data)
-    refs = (FrameRef(head.segment, head.first_sequence, head.count, 0, length, *sizes),)
+    refs = (FrameRef(segment, first, count, 0, length, before, given),)
     header = Header(number, timestamp, id, node, position, refs, size=size)
-    return header, _encode_record(header, frame, length, seed)
+    return _encode_record(header, frame, length, seed), length
 
 
 def _encode_frame(head: FrameHead, body: Body, seed: int) -> tuple[bytes, bytes, bytes | memoryview]:

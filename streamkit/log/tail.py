@@ -66,6 +66,18 @@ class Tail:
         for use in header.keys:
             self.keys[use.key] = key_row(header, use)
 
+    def add_lone(self, segment: str, piece: Piece, record: bytes) -> None:
+        """Take the next transaction, which has one frame and nothing else. Twice is the same as once."""
+        known = self.pieces.get(segment)
+        if known is None:
+            self.pieces[segment] = [piece]
+        elif known[-1].last_sequence < piece.first_sequence:
+            known.append(piece)
+        if len(record) <= MOST:
+            self.records[piece.number] = record
+            self.bytes += len(record)
+        self.frames += 1
+
     def pieces_until(self, segment: str, end: int) -> list[Piece]:
         """The pieces of a segment in transactions up to `end`, in order."""
         pieces = list(self.pieces.get(segment, ()))
