@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from streamkit.speed import INTERFACE
+
 ROOT = Path(__file__).parents[2]
 CODEC = "from streamkit import speed; print(speed.INTERFACE, speed.twin is None, speed.codec())"
 STORED = """
@@ -41,25 +43,27 @@ def told(program: str, folder: Path, **environment: str) -> str:
 
 @pytest.mark.parametrize("value", ["1", "yes"])
 def test_an_environment_variable_leaves_the_twin_out(value: str, tmp_path: Path) -> None:
-    assert told(CODEC, tmp_path, STREAMKIT_PURE=value) == "1 True Python"
+    assert told(CODEC, tmp_path, STREAMKIT_PURE=value) == f"{INTERFACE} True Python"
 
 
 def test_a_twin_of_another_release_is_not_used_and_the_codec_says_why(tmp_path: Path) -> None:
     (tmp_path / "streamkit_speed.py").write_text("INTERFACE = 99\n__version__ = '9.9'\n")
     said = told(CODEC, tmp_path)
-    assert said.startswith("1 True Python (streamkit-speed 9.9 is of another release: pip install --upgrade ")
+    assert said.startswith(
+        f"{INTERFACE} True Python (streamkit-speed 9.9 is of another release: pip install --upgrade "
+    )
     assert told(STORED, tmp_path).endswith("(3, b'2', {'type': 'placed'})]")
 
 
 def test_a_folder_that_has_the_name_of_the_twin_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "streamkit_speed").mkdir()
     (tmp_path / "streamkit_speed" / "__init__.py").write_text("")
-    assert told(CODEC, tmp_path).startswith("1 True Python (streamkit-speed ? is of another release: ")
+    assert told(CODEC, tmp_path).startswith(f"{INTERFACE} True Python (streamkit-speed ? is of another release: ")
 
 
 def test_a_twin_that_cannot_be_loaded_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "streamkit_speed.py").write_text("raise ImportError('the wheel is of another platform')\n")
-    assert told(CODEC, tmp_path) == "1 True Python"
+    assert told(CODEC, tmp_path) == f"{INTERFACE} True Python"
 
 
 def test_both_codecs_read_the_same_in_processes_of_their_own(tmp_path: Path) -> None:
