@@ -69,7 +69,7 @@ LAYERS = (
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 
-BACKENDS = {"backend", "checksum", "digest", "errors", "reentry"}
+BACKENDS = {"backend", "checksum", "digest", "errors", "reentry", "speed"}
 """What a backend may import of the package."""
 
 UPWARD = {
