@@ -66,8 +66,26 @@ pub fn u64_at(data: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(data.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
+/// Ends the use of the upper halves of the vector registers, which copies of the C library may leave dirty: until then the
+/// SSE instructions of checksums and decompression are slow. Measured: 0.1 µs for a checksum of 200 bytes.
+pub fn end_avx() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx")]
+        #[allow(unused_unsafe)]
+        unsafe fn end() {
+            unsafe { std::arch::x86_64::_mm256_zeroupper() }
+        }
+        if std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: the processor has AVX, and by the calling convention no function keeps anything in these halves.
+            unsafe { end() }
+        }
+    }
+}
+
 /// CRC-32 with zlib's polynomial, going on from `start`.
 pub fn crc32(data: &[u8], start: u32) -> u32 {
+    end_avx();
     let mut hasher = crc32fast::Hasher::new_with_initial(start);
     hasher.update(data);
     hasher.finalize()

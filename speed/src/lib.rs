@@ -10,6 +10,7 @@ mod encode;
 mod msgpack;
 mod records;
 mod rows;
+mod structs;
 mod zstd;
 
 use pyo3::prelude::*;
@@ -23,6 +24,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<records::Records>()?;
     module.add_class::<records::Reader>()?;
+    module.add_class::<rows::Rows>()?;
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;

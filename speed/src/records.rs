@@ -3,11 +3,13 @@
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
 
 use crate::bytes::{crc32, u16_at, u32_at, u64_at, with_bytes};
 use crate::call::call;
 use crate::msgpack::Input;
+use crate::rows::Rows;
+use crate::structs::Struct;
 use crate::zstd;
 
 const VERSION: u8 = 2;
@@ -20,7 +22,7 @@ const METADATA: u8 = 2;
 const SHORT: usize = 4096;
 
 /// A frame whose checksum is right.
-struct Frame<'a> {
+pub struct Frame<'a> {
     flags: u8,
     raw: usize,
     head: Head<'a>,
@@ -28,7 +30,7 @@ struct Frame<'a> {
     after: usize,
 }
 
-struct Head<'a> {
+pub struct Head<'a> {
     number: u64,
     timestamp: u64,
     id: &'a [u8],
@@ -106,16 +108,16 @@ fn lone_frame(record: &[u8], seed: u32) -> Option<usize> {
 /// The classes of streamkit that entries are made of.
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct Records {
-    entry: Py<PyType>,
-    trx: Py<PyType>,
-    origin: Py<PyType>,
-    head: Py<PyType>,
+    entry: Struct<8>,
+    trx: Struct<3>,
+    origin: Struct<11>,
+    head: Struct<9>,
     metadata: Py<PyType>,
     no_metadata: Py<PyAny>,
 }
 
 /// What all entries of one reading share.
-struct Place<'a, 'py> {
+pub struct Place<'a, 'py> {
     space: &'a Bound<'py, PyAny>,
     partition: &'a Bound<'py, PyAny>,
     partitions: &'a Bound<'py, PyAny>,
@@ -127,22 +129,52 @@ fn int<'py>(py: Python<'py>, number: u64) -> Bound<'py, PyAny> {
 }
 
 impl Records {
-    fn origin<'py>(&self, py: Python<'py>, place: &Place<'_, 'py>, head: &Head<'_>) -> PyResult<Bound<'py, PyAny>> {
-        let Place { partition, partitions, incarnation, .. } = place;
-        let (position, index, first) = (int(py, head.position), int(py, head.index), int(py, head.first));
-        let (hot, watermark, others) = (intern!(py, "hot").as_any(), int(py, 0), py.None().into_bound(py));
-        let class = self.origin.bind(py);
-        call(class, [partition, partitions, &position, &index, &first, hot, &watermark, &others, incarnation])
-    }
-
-    fn trx<'py>(
+    fn origin<'py>(
         &self,
         py: Python<'py>,
-        head: &Head<'_>,
-        node: &Bound<'py, PyAny>,
-        number: &Bound<'py, PyAny>,
+        place: &Place<'_, 'py>,
+        position: Bound<'py, PyAny>,
+        index: u64,
+        first: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        call(self.trx.bind(py), [PyBytes::new(py, head.id).as_any(), node, number])
+        let no = PyBool::new(py, false).to_owned().into_any();
+        self.origin.make(
+            py,
+            [
+                place.partition.clone(),
+                place.partitions.clone(),
+                position,
+                int(py, index),
+                first,
+                intern!(py, "hot").clone().into_any(),
+                int(py, 0),
+                py.None().into_bound(py),
+                place.incarnation.clone(),
+                no.clone(),
+                no,
+            ],
+        )
+    }
+
+    /// The entry of a frame that has a payload and nothing else.
+    #[allow(clippy::too_many_arguments)]
+    pub fn lone_entry<'py>(
+        &self,
+        py: Python<'py>,
+        place: &Place<'_, 'py>,
+        same: &mut Same<'py>,
+        head: &Head<'_>,
+        segment: Bound<'py, PyAny>,
+        number: Bound<'py, PyAny>,
+        payload: &[u8],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (sequence, timestamp) = (same.sequence.get(py, head.first), same.timestamp.get(py, head.timestamp));
+        let position = same.position(py, head.position);
+        let origin = self.origin(py, place, position, head.index, sequence.clone())?;
+        let node = same.node(py, head.node);
+        let trx = self.trx.make(py, [PyBytes::new(py, head.id).into_any(), node, number])?;
+        let (payload, metadata) = (PyBytes::new(py, payload).into_any(), self.no_metadata.bind(py).clone());
+        self.entry.make(py, [place.space.clone(), segment, sequence, timestamp, trx, payload, metadata, origin])
     }
 
     /// (end of the frame, (head, origin, entries from sequence `start`)). None if Python has to decide.
@@ -175,12 +207,13 @@ impl Records {
         let (segment, timestamp) = (PyString::new(py, head.segment).into_any(), int(py, head.timestamp));
         let number = int(py, head.number);
         let node = PyBytes::new(py, head.node).into_any();
-        let origin = self.origin(py, place, head)?;
-        let trx = self.trx(py, head, &node, &number)?;
+        let first = int(py, head.first);
+        let origin = self.origin(py, place, int(py, head.position), head.index, first.clone())?;
+        let id = PyBytes::new(py, head.id).into_any();
+        let trx = self.trx.make(py, [id.clone(), node.clone(), number.clone()])?;
         let skipped = usize::try_from(start.saturating_sub(head.first)).unwrap_or(usize::MAX);
         let entries = PyList::empty(py);
         let mut told = body.metadata;
-        let class = self.entry.bind(py);
         for (at, payload) in body.payloads.iter().enumerate() {
             let metadata = match &mut told {
                 None => self.no_metadata.bind(py).clone(),
@@ -190,23 +223,18 @@ impl Records {
                 },
             };
             if at >= skipped {
-                let (sequence, payload) = (int(py, head.first + at as u64), PyBytes::new(py, payload));
-                let entry = call(
-                    class,
-                    [place.space, &segment, &sequence, &timestamp, &trx, payload.as_any(), &metadata, &origin],
-                )?;
-                entries.append(entry)?;
+                let sequence = int(py, head.first + at as u64);
+                let (segment, timestamp, payload) = (segment.clone(), timestamp.clone(), PyBytes::new(py, payload));
+                let (space, trx, origin) = (place.space.clone(), trx.clone(), origin.clone());
+                let values = [space, segment, sequence, timestamp, trx, payload.into_any(), metadata, origin];
+                entries.append(self.entry.make(py, values)?)?;
             }
         }
         if told.is_some_and(|input| !input.is_empty()) {
             return Ok(None);
         }
-        let id = trx.getattr(intern!(py, "raw_id"))?;
-        let (position, index) = (int(py, head.position), int(py, head.index));
-        let (first, count) = (int(py, head.first), int(py, head.count));
-        let class = self.head.bind(py);
-        let head =
-            call(class, [&number, &timestamp, &id, &node, &position, &index, &segment, &first, &count])?;
+        let (position, index, count) = (int(py, head.position), int(py, head.index), int(py, head.count));
+        let head = self.head.make(py, [number, timestamp, id, node, position, index, segment, first, count])?;
         let found = PyTuple::new(py, [head, origin, entries.into_any()])?;
         Ok(Some(PyTuple::new(py, [int(py, frame.after as u64), found.into_any()])?.into_any()))
     }
@@ -260,14 +288,23 @@ impl<'a> Body<'a> {
 impl Records {
     #[new]
     fn new(
+        py: Python<'_>,
         entry: Py<PyType>,
         trx: Py<PyType>,
         origin: Py<PyType>,
         head: Py<PyType>,
         metadata: Py<PyType>,
         no_metadata: Py<PyAny>,
-    ) -> Self {
-        Records { entry, trx, origin, head, metadata, no_metadata }
+    ) -> PyResult<Self> {
+        let (entry, trx) = (Struct::new(py, entry)?, Struct::new(py, trx)?);
+        let (origin, head) = (Struct::new(py, origin)?, Struct::new(py, head)?);
+        Ok(Records { entry, trx, origin, head, metadata, no_metadata })
+    }
+
+    /// True if entries are made without calls of their classes.
+    #[getter]
+    fn is_direct(&self) -> bool {
+        self.entry.is_direct() && self.trx.is_direct() && self.origin.is_direct() && self.head.is_direct()
     }
 
     /// A reader of one partition: of records, or of one segment's frames.
@@ -320,9 +357,28 @@ pub struct Reader {
 
 /// Values that consecutive transactions have in common, as Python objects.
 #[derive(Default)]
-struct Same<'py> {
+pub struct Same<'py> {
     node: Option<Bound<'py, PyBytes>>,
     segment: Option<(Bound<'py, PyString>, String)>,
+    sequence: SameInt<'py>,
+    timestamp: SameInt<'py>,
+    number: SameInt<'py>,
+}
+
+/// The integer that was needed last.
+#[derive(Default)]
+struct SameInt<'py> {
+    kept: Option<(u64, Bound<'py, PyAny>)>,
+}
+
+impl<'py> SameInt<'py> {
+    fn known(&self, number: u64) -> Option<Bound<'py, PyAny>> {
+        self.kept.as_ref().filter(|kept| kept.0 == number).map(|kept| kept.1.clone())
+    }
+
+    fn get(&mut self, py: Python<'py>, number: u64) -> Bound<'py, PyAny> {
+        self.known(number).unwrap_or_else(|| self.kept.insert((number, int(py, number))).1.clone())
+    }
 }
 
 impl<'py> Same<'py> {
@@ -339,6 +395,78 @@ impl<'py> Same<'py> {
             _ => self.segment.insert((PyString::new(py, segment), segment.to_owned())).0.clone().into_any(),
         }
     }
+
+    /// Where each transaction has one entry, this is the number of the transaction before.
+    fn position(&self, py: Python<'py>, position: u64) -> Bound<'py, PyAny> {
+        self.number.known(position).unwrap_or_else(|| int(py, position))
+    }
+}
+
+/// What a reader reads: whole records, or the frames of one segment.
+struct Wanted<'a, 'py> {
+    seed: u32,
+    segment: Option<(&'a Bound<'py, PyString>, &'a str)>,
+}
+
+impl<'py> Wanted<'_, 'py> {
+    /// The frame and the payload of a small record, or frame, with one entry. None for any other one.
+    fn lone<'b>(&self, data: &'b [u8]) -> Option<(Frame<'b>, &'b [u8])> {
+        if data.len() > SHORT {
+            return None;
+        }
+        let at = if self.segment.is_some() { 0 } else { lone_frame(data, self.seed)? };
+        let frame = Frame::decode(data, at, self.seed)?;
+        let payload = frame.lone()?;
+        let right = frame.after == data.len() && self.segment.is_none_or(|(_, text)| text == frame.head.segment);
+        right.then_some((frame, payload))
+    }
+
+    fn segment(&self, py: Python<'py>, same: &mut Same<'py>, head: &Head<'_>) -> Bound<'py, PyAny> {
+        match self.segment {
+            Some((segment, _)) => segment.clone().into_any(),
+            None => same.segment(py, head.segment),
+        }
+    }
+}
+
+impl Reader {
+    fn place<'a, 'py>(&'a self, py: Python<'py>) -> Place<'a, 'py> {
+        Place {
+            space: self.space.bind(py),
+            partition: self.partition.bind(py),
+            partitions: self.partitions.bind(py),
+            incarnation: self.incarnation.bind(py),
+        }
+    }
+
+    /// `take` from the rows of a pack.
+    fn take_rows<'py>(
+        &self,
+        py: Python<'py>,
+        rows: &mut Rows,
+        entries: &Bound<'py, PyList>,
+        most: usize,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (records, place, mut same) = (self.records.get(), self.place(py), Same::default());
+        let wanted = Wanted { seed: self.seed, segment: None };
+        let raw = rows.raw(py);
+        while entries.len() < most {
+            let Some((number, place_of)) = rows.next() else { return Ok(None) };
+            let record = &raw.as_bytes()[place_of];
+            let lone = wanted.lone(record).filter(|(frame, _)| frame.head.number == number);
+            let Some((Frame { head, .. }, payload)) = lone else {
+                let item = PyTuple::new(py, [int(py, number), PyBytes::new(py, record).into_any()])?;
+                return Ok(Some(item.into_any()));
+            };
+            // In this order: `position` is the number of the transaction before.
+            let segment = same.segment(py, head.segment);
+            let number = int(py, number);
+            let entry = records.lone_entry(py, &place, &mut same, &head, segment, number.clone(), payload)?;
+            same.number.kept = Some((head.number, number));
+            entries.append(entry)?;
+        }
+        Ok(None)
+    }
 }
 
 #[pymethods]
@@ -353,20 +481,14 @@ impl Reader {
         entries: &Bound<'py, PyList>,
         most: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let records = self.records.get();
+        if let (Ok(rows), None) = (items.cast::<Rows>(), &self.segment) {
+            return self.take_rows(py, &mut *rows.try_borrow_mut()?, entries, most);
+        }
         let items = items.cast::<PyIterator>()?;
-        let place = Place {
-            space: self.space.bind(py),
-            partition: self.partition.bind(py),
-            partitions: self.partitions.bind(py),
-            incarnation: self.incarnation.bind(py),
-        };
-        let mut same = Same::default();
-        let class = records.entry.bind(py).as_any();
-        let wanted = match &self.segment {
-            None => None,
-            Some(segment) => Some((segment.bind(py), segment.bind(py).to_cow()?)),
-        };
+        let (records, place, mut same) = (self.records.get(), self.place(py), Same::default());
+        let text = self.segment.as_ref().map(|segment| segment.bind(py).to_cow()).transpose()?;
+        let segment = self.segment.as_ref().zip(text.as_ref()).map(|(segment, text)| (segment.bind(py), &**text));
+        let wanted = Wanted { seed: self.seed, segment };
         while entries.len() < most {
             // SAFETY: `items` is an iterator. PyIter_Next returns a new reference, or null with or without an error.
             let item = unsafe { Bound::from_owned_ptr_or_opt(py, ffi::PyIter_Next(items.as_ptr())) };
@@ -377,45 +499,20 @@ impl Reader {
                 };
             };
             let Ok(tuple) = item.cast::<PyTuple>() else { return Ok(Some(item)) };
-            let (number, data, first) = match &wanted {
+            let (number, data, first) = match segment {
                 None if tuple.len() == 2 => (tuple.get_item(0)?, tuple.get_item(1)?, None),
                 Some(_) if tuple.len() == 3 => (tuple.get_item(0)?, tuple.get_item(2)?, Some(tuple.get_item(1)?)),
                 _ => return Ok(Some(item)),
             };
             let Ok(bytes) = data.cast::<PyBytes>() else { return Ok(Some(item)) };
-            let record = bytes.as_bytes();
-            if record.len() > SHORT {
-                return Ok(Some(item));
-            }
-            let at = match &wanted {
-                None => lone_frame(record, self.seed),
-                Some(_) => Some(0),
-            };
-            let Some(frame) = at.and_then(|at| Frame::decode(record, at, self.seed)) else { return Ok(Some(item)) };
-            let Some(payload) = frame.lone() else { return Ok(Some(item)) };
-            let head = &frame.head;
-            let right = frame.after == record.len()
-                && number.extract::<u64>().is_ok_and(|number| number == head.number)
-                && first.is_none_or(|first| first.extract::<u64>().is_ok_and(|first| first == head.first))
-                && wanted.as_ref().is_none_or(|(_, text)| *text == head.segment);
+            let Some((Frame { head, .. }, payload)) = wanted.lone(bytes.as_bytes()) else { return Ok(Some(item)) };
+            let right = number.extract::<u64>().is_ok_and(|number| number == head.number)
+                && first.is_none_or(|first| first.extract::<u64>().is_ok_and(|first| first == head.first));
             if !right {
                 return Ok(Some(item));
             }
-            let segment = match &wanted {
-                Some((segment, _)) => (*segment).clone().into_any(),
-                None => same.segment(py, head.segment),
-            };
-            let origin = records.origin(py, &place, head)?;
-            let node = same.node(py, head.node);
-            let trx = records.trx(py, head, &node, &number)?;
-            let (sequence, timestamp) = (int(py, head.first), int(py, head.timestamp));
-            let payload = PyBytes::new(py, payload);
-            let metadata = records.no_metadata.bind(py);
-            let entry = call(
-                class,
-                [place.space, &segment, &sequence, &timestamp, &trx, payload.as_any(), metadata, &origin],
-            )?;
-            entries.append(entry)?;
+            let segment = wanted.segment(py, &mut same, &head);
+            entries.append(records.lone_entry(py, &place, &mut same, &head, segment, number, payload)?)?;
         }
         Ok(None)
     }

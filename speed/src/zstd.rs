@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use zstd_safe::{DCtx, zstd_sys};
 
-use crate::bytes::with_bytes;
+use crate::bytes::{end_avx, with_bytes};
 
 const MAGIC: &[u8] = b"\x28\xb5\x2f\xfd";
 /// Bytes. What is larger is left to Python: there the calls cost nothing in comparison, and memory grows with the data.
@@ -43,6 +43,7 @@ fn frame(data: &[u8], most: usize) -> Option<(&[u8], usize)> {
 }
 
 fn decompress_into(content: &mut [u8], data: &[u8]) -> Option<()> {
+    end_avx();
     let written = CONTEXT.with(|kept| {
         let mut kept = kept.try_borrow_mut().ok()?;
         if kept.is_none() {

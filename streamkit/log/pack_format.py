@@ -18,10 +18,10 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from operator import lt
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -36,6 +36,7 @@ __all__ = [
     "EncodedPack",
     "PackBuilder",
     "PackTable",
+    "Rows",
     "check_start",
     "encode_pack",
     "open_block",
@@ -91,6 +92,14 @@ class EncodedPack(msgspec.Struct, frozen=True, gc=False):
     records: int
 
 
+class Rows(Protocol):
+    """(number, record) of several transactions, in order."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]: ...
+
+
 class PackTable:
     """The places of a pack's records."""
 
@@ -108,22 +117,32 @@ class PackTable:
     def holds(self, number: int) -> bool:
         return self.first <= number <= self.last and self.lengths[number - self.first] > 0
 
+    def reach(self, number: int, last: int) -> int:
+        """The last transaction before the first one of number..last that has no record."""
+        while number <= last and self.holds(number):
+            number += 1
+        return number - 1
+
+    def last_of(self, block: int) -> int:
+        """The last transaction that is in a block, if it is in any."""
+        return self._numbers[block + 1] - 1 if block + 1 < len(self._numbers) else self.last
+
     def start(self, block: int, number: int) -> int:
         """The start of record `number` in the raw bytes of its block."""
         first = self.first
         return sum(self.lengths[self._numbers[block] - first : number - first])
 
-    def records(self, block: int, raw: bytes, first: int = 0, last: int = _LAST) -> list[tuple[int, bytes]]:
-        """(number, record) of the transactions first..last that are in a block, in order."""
+    def records(self, block: int, raw: bytes, first: int = 0, last: int = _LAST) -> Rows:
+        """(number, record) of the transactions first..last that are in a block, in order: to be read once."""
         numbers, start = self._numbers, self.first
         begin = max(first, numbers[block])
-        after = min(last, numbers[block + 1] - 1 if block + 1 < len(numbers) else self.last) + 1
+        after = min(last, self.last_of(block)) + 1
         if begin >= after:
             return []
         lengths = self.lengths[begin - start : after - start]
         place = sum(self.lengths[numbers[block] - start : begin - start])
         if _twin is not None:
-            rows: list[tuple[int, bytes]] | None = _twin.pack_rows(raw, lengths, begin, place)
+            rows: Rows | None = _twin.pack_rows(raw, lengths, begin, place)
             if rows is not None:
                 return rows
         ends = accumulate(lengths, initial=place)

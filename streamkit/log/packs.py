@@ -12,7 +12,7 @@ from ..backend import Backend, Range
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from .damaged_file import in_log
 from .keys import run_key
-from .pack_format import Block, PackTable, open_block, read_table
+from .pack_format import Block, PackTable, Rows, open_block, read_table
 from .ranges import read_ranges
 
 __all__ = ["Frame", "PackFile", "Packs", "TableCache", "in_pack"]
@@ -190,8 +190,8 @@ class Packs:
         for found in self.batches(first, last):
             yield from found
 
-    def batches(self, first: int, last: int) -> Iterator[list[tuple[int, bytes]]]:
-        """The same in lists, which are not empty."""
+    def batches(self, first: int, last: int) -> Iterator[Rows]:
+        """The same in parts, which are not empty, each to be read once."""
         number = first
         while number <= last and (found := self._pack(number)) is not None:
             file, table = found
@@ -204,14 +204,13 @@ class Packs:
                 size += table.blocks[after].stored
                 after += 1
             for at, raw in enumerate(self._blocks(file, table, block, after), block):
-                rows = table.records(at, raw, number, last)
-                some = rows
-                if rows and rows[-1][0] - number >= len(rows):  # a number is missing: up to it
-                    some = [row for place, row in enumerate(rows, number) if row[0] == place]
-                if some:
-                    number += len(some)
-                    yield some
-                if len(some) < len(rows) or number > last:
+                end = min(last, table.last_of(at))
+                rows = table.records(at, raw, number, end)
+                if len(rows) <= end - number:
+                    rows = table.records(at, raw, number, table.reach(number, end))
+                number += len(rows)
+                yield rows
+                if number <= end:
                     return
 
     def all(self) -> Iterator[tuple[int, bytes]]:

@@ -232,9 +232,9 @@ def _together(view: LogView, at: Place, end: int) -> Iterator[Batch]:
     """Like `logged` from the beginning of a transaction, but with several small transactions in one batch, which has
     the place of its last one."""
     log, settings = view.log, view.log.settings
-    records = view.records(at.number, end)
+    parts = view.parts(at.number, end)
     for number, entries in decode_records(
-        log.space, log.partition, settings.partitions, records, log.seed, settings.incarnation, log.with_location
+        log.space, log.partition, settings.partitions, parts, log.seed, settings.incarnation, log.with_location
     ):
         if entries:
             latest = entries[-1]

@@ -629,13 +629,13 @@ def decode_records(
     space: str,
     partition: int,
     partitions: int,
-    records: Iterable[tuple[int, bytes]],
+    parts: Iterable[Iterable[tuple[int, bytes]]],
     seed: int,
     incarnation: bytes,
     with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """(last number, entries) of whole `records`, each (number, record): those of many small ones together. An empty
-    transaction has none.
+    """(last number, entries) of whole records, in parts, each (number, record): those of many small ones together. An
+    empty transaction has none.
 
     CorruptData or UnsupportedVersion for one that is damaged, `with_location`, after all that is before it.
     """
@@ -655,7 +655,7 @@ def decode_records(
                 raise CorruptData(f"a frame of transaction {head.number} is in its place")
             yield found
 
-    return _together(records, take, decode, with_location)
+    return _together(parts, take, decode, with_location)
 
 
 _Item = TypeVar("_Item", tuple[int, bytes], tuple[int, int, bytes])
@@ -665,32 +665,35 @@ the first other item, which is taken from the iterator, or None."""
 
 
 def _together(
-    items: Iterable[_Item],
+    parts: Iterable[Iterable[_Item]],
     take: _Take[_Item],
     decode: Callable[[_Item], Iterator[list[Entry]]],
     with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """(last number, entries) of `items`, each of which begins with its number: small ones together by `take`, and each
-    other one by `decode`."""
-    left = iter(items)
+    """(last number, entries) of items, in parts. An item begins with its number. Small ones come together by `take`,
+    and each other one by `decode`."""
     entries: list[Entry] = []
     try:
-        while (item := take(left, entries, _TOGETHER)) is not None or entries:
-            if entries:
-                together, entries = entries, []
-                yield together[-1].trx.number, together
-            if item is None:
-                continue
-            number = item[0]
-            try:
-                for found in decode(item):
-                    yield number, found
-            except (CorruptData, UnsupportedVersion) as error:
-                raise with_location(error, number) from error
+        for part in parts:
+            left = iter(part)
+            while (item := take(left, entries, _TOGETHER)) is not None or len(entries) >= _TOGETHER:
+                if entries:
+                    together, entries = entries, []
+                    yield together[-1].trx.number, together
+                if item is None:
+                    continue
+                number = item[0]
+                try:
+                    for found in decode(item):
+                        yield number, found
+                except (CorruptData, UnsupportedVersion) as error:
+                    raise with_location(error, number) from error
     except StreamkitError:
         if entries:
             yield entries[-1].trx.number, entries
         raise
+    if entries:
+        yield entries[-1].trx.number, entries
 
 
 def _take_records(
@@ -769,7 +772,7 @@ def decode_frames(
             raise CorruptData(f"the index points at a frame of {head.segment!r} instead of {segment!r}")
         yield found
 
-    return _together(frames, take, decode, with_location)
+    return _together([frames], take, decode, with_location)
 
 
 def _take_frames(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -111,19 +111,29 @@ class LogView(msgspec.Struct, frozen=True):
 
         A pack's record counts, and not a row of the same number: that may be of a writer that came too late.
         """
+        for part in self.parts(first, last):
+            yield from part
+
+    def parts(self, first: int, last: int) -> Iterator[Iterable[tuple[int, bytes]]]:
+        """The same in parts. Read each to its end before the next."""
         number, packs = first, self.packs
+
+        def rows(until: int) -> Iterator[tuple[int, bytes]]:
+            nonlocal number
+            for at, record in self._rows(number, until):
+                yield at, record
+                number = at + 1
+
         while number <= last:
             until = last
             if number <= packs.last:
                 for batch in packs.batches(number, last):
-                    yield from batch
                     number += len(batch)
+                    yield batch
                 until = min(last, packs.next_held(number) - 1)
             if number <= until:
                 reached = number
-                for at, record in self._rows(number, until):
-                    yield at, record
-                    number = at + 1
+                yield rows(until)
                 if number == reached or number <= until:
                     return
 
