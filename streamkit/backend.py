@@ -78,11 +78,11 @@ class Expect(Enum):
 ANY: Final = Expect.ANY
 """Write whether or not a row has the key."""
 ABSENT: Final = Expect.ABSENT
-"""Only if there is no row with the key."""
+"""The precondition that no row has the key."""
 NEXT: Final = Expect.NEXT
-"""Like ABSENT, for a row of a log. Such a row is never replaced, and its key is greater than every key that was put
-with NEXT into the partition before. If `limits.remote` is False, the backend refuses a lower key with Conflict, also
-if the row of that key was deleted since. A remote backend checks only that the row is absent; the engine keeps the
+"""The precondition ABSENT for a row of a log. Such a row is never replaced, and its key is greater than every key that
+was put with NEXT into the partition before. If `limits.remote` is False, the backend refuses a lower key with Conflict,
+also if the row of that key was deleted since. A remote backend checks only that the row is absent; the engine keeps the
 order there. Such rows are mostly read in key order and deleted from the front, so a backend may store them apart: the
 local backend uses append-only files."""
 
@@ -312,7 +312,7 @@ class Salvaged(NamedTuple):
     """The readable rows of a damaged partition."""
 
     rows: Mapping[bytes, Callable[[], bytes]]
-    """For each key a function that reads the value. It may raise CorruptData, or return a damaged value."""
+    """A function for each key, which reads the value. It may raise CorruptData, or return a damaged value."""
     damage: Sequence[str] = ()
     """A description of each damaged place that may have held a row."""
     pieces: Sequence[bytes] = ()

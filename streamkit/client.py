@@ -81,7 +81,7 @@ _OURS = {
 """Entry points too; but to look these up takes longer than to open a store."""
 
 _EXTRAS = ("s3", "azure")
-"""Those of them that need an extra of their own name."""
+"""The schemes that need an extra of their own name."""
 
 
 def _driver(url: str, timeout: float) -> Driver:

@@ -1,4 +1,4 @@
-"""Every error that leaves streamkit, by meaning. Catch the class that says what you can do about it."""
+"""The errors that leave streamkit, by meaning. Catch the class that says what you can do about it."""
 
 from __future__ import annotations
 

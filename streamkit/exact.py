@@ -200,7 +200,7 @@ def _sets(kind: type, a: Any, b: Any) -> Iterator[_Part]:
 
 
 def _partners(kind: type, a: Collection[Any], b: Collection[Any]) -> list[tuple[Any, Any]]:
-    """Each member of `a` with the member of `b` that is the same."""
+    """Pair each member of `a` with the equal member of `b`."""
     if len(a) != len(b):
         raise _Different(f"the length of the {kind.__name__} changed")
     members = {member: member for member in b}

@@ -29,7 +29,7 @@ class Metadata(dict[str, str]):
         return self
 
     def copy(self) -> dict[str, str]:
-        """One that may be changed."""
+        """A copy that may be changed."""
         return dict(self)
 
 

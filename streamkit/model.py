@@ -68,7 +68,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, eq=False):
     watermark: int = 0
     """Highest timestamp that the reader had yielded: offsets of one reading never decrease."""
     others: tuple[tuple[int, int], ...] | None = None
-    """For a space of several partitions: (number, index) to be read next in each of them, when this was read."""
+    """The next (number, index) to be read in each partition of a space, as of the read; None for one partition."""
     incarnation: bytes = b""
     """The incarnation of the space."""
     whole: bool = False
@@ -102,7 +102,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     trx: TRX
     payload: bytes
     metadata: Mapping[str, str]
-    """Not to be changed, like all of it; `dict(entry.metadata)` may be."""
+    """The entry's metadata. It cannot be changed; `dict(entry.metadata)` can."""
     origin: Origin = msgspec.field(default_factory=lambda: _NOWHERE)
 
     @property

@@ -72,7 +72,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_names(names: Sequence[str], what: str) -> None:
-    """Like `check_name`, of many: names that are short ASCII, as nearly all are, are looked at together."""
+    """Check many names as `check_name` does. Short ASCII names, as nearly all are, are checked together."""
     if names and {*map(type, names)} == {str} and "*" not in names:
         sizes = [*map(len, names)]
         text = "".join(names)

@@ -36,8 +36,8 @@ __all__ = [
 
 
 class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """Before entry `index` of transaction `number`: the one at `position`, if entries are counted from the partition's
-    first, which is 0. Erased and trimmed entries keep their positions."""
+    """A place before entry `index` of transaction `number`. `position` is the entry's place in the partition, counted
+    from 0. Erased and trimmed entries keep their positions."""
 
     partition: int
     number: int
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, entry: Entry) -> Place:
-        """Before `entry`, which was read from this space."""
+        """The place before `entry`, which was read from this space."""
         origin = entry.origin
         at = entry.sequence - origin.first_sequence
         return cls(origin.partition, entry.trx.number, origin.index + at, origin.position + at)

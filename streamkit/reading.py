@@ -29,7 +29,7 @@ class Reader:
         self._handle = handle
 
     def segments(self, space: str, prefix: str = "", after: str | None = None) -> Iterator[str]:
-        """Their names, in code-point order: those that begin with `prefix`, after the name `after`."""
+        """The names of segments, in code-point order: those that begin with `prefix`, after the name `after`."""
         from heapq import merge
 
         known = self._handle.space(space)
@@ -136,7 +136,7 @@ class Reader:
 
 
 def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """They tell where the space's other partitions ended, as far as was known, for the offsets of their entries."""
+    """Add to the batches the known ends of the space's other partitions, for the offsets of their entries."""
     ends = partition.ends()
     for batch in batches:
         if batch.gap is None:

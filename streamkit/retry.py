@@ -173,8 +173,8 @@ class RetryingBackend:
         return self._retry_in_parts(lambda part: self._inner.read(partition, part), ranges)
 
     def read_on(self, partition: bytes, ranges: Sequence[Range], first: int) -> list[bytes | None]:
-        """Like `read`, for ranges whose rows are created one after the other from index `first` on. If it is throttled,
-        it reads few at a time and stops after the first missing row: then fewer values come back."""
+        """Read as `read` does, for ranges whose rows are created one after the other from index `first` on. If it is
+        throttled, it reads few at a time and stops after the first missing row: then fewer values come back."""
         return self._retry_in_parts(
             lambda part: self._inner.read(partition, part), ranges, _FEW, lambda done: None in done[first:]
         )

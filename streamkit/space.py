@@ -105,7 +105,7 @@ class Space:
         return self.committers[partition_of(segment, len(self.partitions))]
 
     def partition_of(self, segments: Sequence[str]) -> Partition:
-        """The one that all of `segments` are on, else CrossPartition."""
+        """The partition of all of `segments`. CrossPartition if they have several."""
         partition = self.partition(segments[0])
         if len(segments) == 1:
             return partition

@@ -43,7 +43,7 @@ class Draft:
         self._parts: list[Part] = []
         self._expected: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        """By segment: the last sequence that the transaction expects, and the last sequence after its parts so far."""
+        """The last sequence of each segment after the transaction's parts so far."""
         self.entered = False
         self.ended = False
 
@@ -111,7 +111,7 @@ class Draft:
 
     @property
     def statuses(self) -> dict[str, SegmentStatus]:
-        """After the commit: each segment's status. They are made when they are first asked for."""
+        """Return each segment's status after the commit; empty before it. The first call makes them."""
         make = self._written
         if make is not None:
             self._statuses, self._written = make(), None
@@ -153,7 +153,7 @@ class Transaction:
 
     @property
     def trx(self) -> TRX | None:
-        """After the commit."""
+        """Return the transaction's id after the commit; None before it."""
         return self._draft.trx
 
     @property

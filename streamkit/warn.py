@@ -31,7 +31,7 @@ def warn_of(
     space: str | None = None,
     transaction: UUID | int | None = None,
 ) -> None:
-    """Like `warn`, with the traceback of an exception."""
+    """Warn as `warn` does, with the traceback of an exception."""
     import logging
 
     fields = _fields(store, space, transaction)

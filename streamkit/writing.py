@@ -39,7 +39,7 @@ class Writer:
         return Part(segment, encode_body(payloads, metadata, digest=digest), size, expected)
 
     def parts(self, given: Sequence[tuple[str, list[Record]]], digest: bool) -> list[Part]:
-        """Like `part`, of many segments, with no expectations."""
+        """Make parts as `part` does, for many segments, without expectations."""
         parts: list[Part] = []
         most = self._most_bytes
         for segment, records in given:
@@ -99,7 +99,7 @@ class Writer:
         return committer.partition
 
     def append(self, space: str, request: Request) -> None:
-        """Like `commit`, for callers that need no statuses."""
+        """Commit as `commit` does, for callers that need no statuses."""
         self.committer(space, request.parts).commit(request)
 
     def is_open(self, space: str) -> bool:

@@ -30,7 +30,7 @@ _MARK = ("deleted", "kept")
 
 
 def stores(clients: Clients, account: Account) -> Iterator[UUID]:
-    """Each store with a table of its own: the first row made it."""
+    """Yield the stores that have a table. The first row of a store makes its table."""
     between = f"TableName ge '{account.prefix}0' and TableName lt '{account.prefix}g'"
     for page in _pages(clients.tables.query_tables(between), account.tables, ""):
         found = {table.name: store for table in page if (store := account.store(table.name)) is not None}

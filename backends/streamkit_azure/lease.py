@@ -61,7 +61,7 @@ class _Seen(NamedTuple):
     age: float
     """Seconds since it was last written, by the service's clock."""
     locked: bool
-    """There is a native lease on it now."""
+    """True if the blob has a native lease now."""
     now: float
     """Seconds since the epoch, by the service's clock."""
 

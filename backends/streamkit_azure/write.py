@@ -65,7 +65,7 @@ class Writer:
         raise Unavailable("the table came and went while it was written to; try again")
 
     def _refused(self, key: bytes, etag: str, error: HttpResponseError) -> None:
-        """After this the write can be sent again: the first row makes the table. Otherwise Conflict, or the error."""
+        """Make the missing table, after which the write can be sent again; otherwise raise Conflict, or the error."""
         code = code_of(error)
         if code == "TableNotFound" and not etag:
             self._make_table()

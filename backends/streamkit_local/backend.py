@@ -101,7 +101,7 @@ class LocalBackend:
         return store
 
     def forget(self) -> None:
-        """In a forked child: open again at the next use."""
+        """Forget the parent's open store, in a forked child; the next use opens it again."""
         self._shared = None
         self._entering = Mutex()
 

@@ -37,7 +37,7 @@ PRIVATE: Final = 0o700
 GROUP: Final = 0o2770
 """Permissions of a store's directory: its owner's alone; its group's too, which all that is made in it belongs to."""
 _CACHED: Final = 32
-"""So many files that are only read are kept open, shared by all stores of the process."""
+"""The number of read-only files that the process keeps open, for all its stores."""
 _TRIES: Final = 100
 
 
@@ -52,10 +52,10 @@ class OpenFile:
         self.room = 0
         """The position up to which the file was filled with zeros beforehand."""
         self.table: tuple[int, bytes] | None = None
-        """In a row's file: the start of the value, and the checksums of its blocks."""
+        """The start of the value in a row's file, and the checksums of its blocks."""
         self._identity: tuple[int, int] | None = None
         self._place: tuple[int, int, int] | None = None
-        """Its directory, and when a name in that was last changed, when the file was seen to be there."""
+        """The file's directory, and the time of the directory's last change when the file was last seen in it."""
         _files.add(self)
 
     def is_at(self, directory: str, path: str) -> bool:

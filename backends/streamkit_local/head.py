@@ -117,7 +117,7 @@ class Head:
 
     @property
     def same_file(self) -> bool:
-        """Not a copy of a head, made together with its store."""
+        """True if the head is no copy, made together with its store."""
         words, generation = self.words, self._generation
         return words[INODE] == self._inode and (words[GENERATION] == generation or not words[GENERATION] * generation)
 
@@ -170,6 +170,6 @@ _heads: weakref.WeakSet[Head] = weakref.WeakSet()
 
 
 def release_inherited() -> None:
-    """In a forked child: close the parent's maps."""
+    """Close the parent's maps, in a forked child."""
     for head in list(_heads):
         head.release()

@@ -71,7 +71,7 @@ def acquire(log: PartitionLog, name: str, ttl: float) -> Grant | None:
 
 
 def _end(log: PartitionLog, key: bytes, lease: _Lease, now: int) -> int:
-    """When a lease ends, by this process's clock."""
+    """The time at which a lease ends, by this process's clock."""
     mine = clock_id()
     if not lease.deadline or lease.clock == mine:
         return lease.deadline

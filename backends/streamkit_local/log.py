@@ -41,7 +41,7 @@ INLINE: Final = 64 << 10
 _SMALL: Final = 256 << 10
 """A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
 _ROOM: Final = 1 << 20
-"""At most so much is filled with zeros in advance."""
+"""The most bytes that are filled with zeros in advance."""
 _TOGETHER: Final = 4 << 20
 """Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1

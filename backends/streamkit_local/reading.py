@@ -58,7 +58,7 @@ class Reader:
         """The small row that was read last, which is often read again; a position never has another record."""
 
     def read(self, file: LogFile, position: int, length: int) -> bytes:
-        """Up to `length` bytes of a file of the log; fewer, or none, if it ends before."""
+        """Read `length` bytes of a file of the log, or fewer if it ends before."""
         current = self.current
         if current is not None and current[0] == file.base:
             held = current[1]
@@ -140,7 +140,7 @@ class Reader:
     # Rows that were put with NEXT
 
     def samples(self, file: LogFile) -> list[tuple[bytes, int]]:
-        """Some of a file's keys, and where they are."""
+        """Sampled keys of a file, each with its position."""
         samples = file.samples  # another thread may forget them meanwhile
         if not samples and file.index:
             head = self.read(file, file.index, HEADER)

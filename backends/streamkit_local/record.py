@@ -46,7 +46,7 @@ WHOLE: Final = 16 << 10
 BLOCK: Final = 4096
 """Larger ones in blocks of so many bytes."""
 CHUNK: Final = 256 << 10
-"""So much is read at once."""
+"""Bytes of one read."""
 
 NEXT_ROW, ROW, FILE, GONE, DROPPED, SNAPSHOT, INDEX, MOVED, REMOVED = range(1, 10)
 """Kinds: a row put with NEXT; another row; one whose value is in a file of its own; a row of these two that was

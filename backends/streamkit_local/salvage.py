@@ -29,7 +29,7 @@ __all__ = ["intact_rows"]
 _POSITION: Final = struct.Struct("<Q")
 _POSITION_AT: Final = 8
 _LONGEST_KEY: Final = 308
-"""With the version that a copied row has before its key."""
+"""The longest key, with the version before it that a copied row has."""
 
 
 def intact_rows(path: str, partition: bytes) -> Salvaged:

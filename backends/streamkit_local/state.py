@@ -86,7 +86,7 @@ class Ranges:
         return ranges[at + 1] if at + 1 < len(ranges) else (_FAR, _FAR)
 
     def add(self, start: int, end: int) -> Ranges:
-        """These and one more."""
+        """The ranges with one more."""
         ranges = self.all
         at = bisect_right(ranges, (start, _FAR))
         if at and ranges[at - 1][1] >= start:
@@ -169,7 +169,7 @@ class State:
         self.end = base + START
         self._changes = 0
         self._sorted: tuple[int, list[bytes]] = (0, [])
-        """After so many changes."""
+        """The number of changes at the latest sorting, and the sorted keys."""
         self._sample = 0
 
     @property

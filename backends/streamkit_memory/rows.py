@@ -15,7 +15,8 @@ _etags: Iterator[int] = count(1)
 
 
 class Rows:
-    """Not safe between threads: its owner holds the lock. A thread that is interrupted in a write leaves it whole."""
+    """The rows of one partition. Their owner holds the lock. A thread that is interrupted in a write leaves them
+    whole."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, Value] = {}
@@ -60,7 +61,7 @@ class Rows:
         self._end()
 
     def _end(self) -> None:
-        """Every step of it may be made twice."""
+        """Complete a write that was interrupted. Every step may be repeated."""
         if self._change is None:
             return
         key, value, last = self._change

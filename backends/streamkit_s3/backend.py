@@ -58,7 +58,8 @@ class S3Backend:
 
     @property
     def requests(self) -> Mapping[str, int]:
-        """By HTTP verb, with LIST for the GET of a list and DELETE for the POST that deletes many."""
+        """The number of requests by HTTP verb. LIST is the GET of a list, and DELETE includes the POST that deletes
+        many."""
         return dict(self._requests)
 
     def service_time(self) -> ServiceTime | None:

@@ -69,7 +69,8 @@ class Bucket:
         return Object(answer["Body"], self._etag(answer, request), answer["ResponseMetadata"]["HTTPHeaders"])
 
     def get_range(self, name: str, start: int, length: int, etag: str | None = None) -> bytes | None:
-        """At most `length` bytes of the object from `start`. None if there is none, or not the one with `etag`."""
+        """Read at most `length` bytes of an object from `start`. None if it does not exist, or has another etag than
+        `etag`."""
         request = Request("GET", name)
         condition = {} if etag is None else {"IfMatch": etag}
         part = f"bytes={start}-{start + max(length, 1) - 1}"

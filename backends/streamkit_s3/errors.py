@@ -54,7 +54,7 @@ _FIX_CREDENTIALS = "check the AWS credentials (environment, profile, or the role
 
 
 class Missing(StreamkitError):
-    """There is no such object. Stays inside this package."""
+    """The object does not exist. The error stays inside this package."""
 
 
 class Beyond(StreamkitError):
@@ -275,7 +275,7 @@ def _untrusted(request: Request, target: Target) -> PermanentError:
 
 
 def lost(request: Request, target: Target, why: str) -> StreamkitError:
-    """There is no answer, or not all of it."""
+    """The error for a request without a whole answer."""
     if request.write:
         return Ambiguous(f"{request.at(target)}: the answer was lost ({why})")
     return Unavailable(f"{request.at(target)}: no whole answer ({why})")

@@ -35,7 +35,7 @@ _QUERY: Final = {
 }
 _SAFE = "-._~"
 _NO_KEY = b"<Code>NoSuchKey</Code>"
-"""Only an element can say this, because a text in XML has no bare `<`."""
+"""The error code for a missing object. Only an element can contain it, because a text in XML has no bare `<`."""
 
 
 class Lean:

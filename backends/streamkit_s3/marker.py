@@ -78,7 +78,7 @@ class Marker:
                 raise
 
     def check(self) -> None:
-        """Before a delete: UnsupportedVersion if the store has another format. One that is not there is fine."""
+        """Check the format before a delete: UnsupportedVersion if it is another one. A missing marker is fine."""
         if not self._known.looked:
             self._look()
 

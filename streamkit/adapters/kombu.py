@@ -50,7 +50,8 @@ Binding = tuple[str, str, str]
 
 
 class _Use(msgspec.Struct, frozen=True):
-    """When a process said that it uses a queue, in seconds since the epoch, and the queue's x-expires in seconds."""
+    """The time of a process's latest use of a queue, in seconds since the epoch, and the queue's x-expires in
+    seconds."""
 
     lifetime: float
     at: float
@@ -164,7 +165,7 @@ class Channel(virtual.Channel):
         """The x-expires of queues that were declared here, in milliseconds."""
         self._auto_delete: set[str] = set()
         self._used: dict[str, float] = {}
-        """When this channel last told the store that it uses a queue."""
+        """The time at which this channel last noted its use of each queue in the store."""
         self._swept: float | None = None
 
     # -- queues -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class _Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
     id: str
     parent: str | None
     checkpoint: Typed
-    """Without its values."""
+    """The checkpoint without its values."""
     metadata: Typed
     versions: dict[str, Any]
     values: list[tuple[str, Any, Typed | None]]
@@ -85,7 +85,7 @@ class _Thread:
 
     def __init__(self) -> None:
         self.checkpoints: dict[tuple[str, str], _Checkpoint] = {}
-        """By namespace and id, from the newest on."""
+        """Checkpoints by namespace and id, the newest first."""
         self._values: dict[tuple[str, str, Any], Typed | None] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], tuple[str, str, Typed]]] = {}
 

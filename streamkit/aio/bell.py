@@ -16,7 +16,7 @@ __all__ = ["Bell"]
 
 
 class Bell:
-    """The one listener of an event loop to a store's notifier.
+    """The only listener that an event loop has at a store's notifier.
 
     A catch-up notifies of thousands of transactions while it holds a partition's lock. The loop is called once for
     all of them, however many coroutines wait.

@@ -32,7 +32,8 @@ class _Client:
         self._calls = calls
 
     async def run(self, *, seconds: float | None = None) -> None:
-        """Until it or its store is closed, it is cancelled, or `seconds` are over. It has a thread of its own."""
+        """Run until it or its store is closed, it is cancelled, or `seconds` have passed. It has a thread of its
+        own."""
         self._calls.check()
         stop = self.sync.new_stop()
         thread = ThreadPoolExecutor(1, "streamkit-run")

@@ -36,7 +36,7 @@ class Lost(threading.Event):
                 waiting.set_result(None)
 
     async def wait(self) -> bool:  # type: ignore[override]
-        """Until it is set; True."""
+        """Wait until the event is set; returns True."""
         waiting = self._threads.loop.create_future()
         self._waiting.add(waiting)
         try:

@@ -108,7 +108,7 @@ class Watch:
         """The latest of each space that is followed."""
 
     async def wait(self, timer: PollTimer, seen: tuple[int, ...]) -> bool:
-        """Until more than `seen` is known, or it was time to look; False when there was silence for too long."""
+        """Wait until more than `seen` is known, or a look is due. False if the follower's timeout has passed."""
         end = timer.until()
         if end is None:
             return False

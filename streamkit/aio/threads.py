@@ -78,7 +78,7 @@ class Threads:
                 pass  # closed in this moment: nobody waits any more
 
     def close(self) -> None:
-        """Once nothing runs in them any more."""
+        """End the threads. Call it when they have no work left."""
         for pool in (self.read, self.long):
             pool.shutdown(wait=False)
         self.commit.close()
@@ -124,7 +124,7 @@ class Calls:
         return self.start(pool, contextvars.copy_context().run, work, *args)
 
     def start(self, pool: ThreadPoolExecutor, work: Callable[..., _T], *args: object) -> Future[_T]:
-        """From any thread, and unchecked."""
+        """Start `work` in a pool, without a check. Any thread may call it."""
         future = pool.submit(work, *args)
         self._running.add(future)
         future.add_done_callback(self._running.discard)

@@ -57,17 +57,17 @@ class AsyncTransaction:
         self._draft = draft
         self._added: list[_Added] = []
         self._large: list[_Added] = []
-        """Not encoded yet, in the order in which they came."""
+        """Large parts that are not encoded yet, in the order of the calls."""
         self._encoding: Future[None] | None = None
 
     @property
     def statuses(self) -> dict[str, SegmentStatus]:
-        """After the commit: each segment's status."""
+        """Return each segment's status after the commit; empty before it."""
         return self._draft.statuses
 
     @property
     def trx(self) -> TRX | None:
-        """After the commit."""
+        """Return the transaction's id after the commit; None before it."""
         return self._draft.trx
 
     @property

@@ -16,7 +16,7 @@ _Queue = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
-    """At most `most` threads, which do pieces of work. The thread of the event loop alone calls `start`.
+    """A pool of at most `most` threads, which do pieces of work. The thread of the event loop alone calls `start`.
 
     An executor's hand-over costs more: it makes a future for each piece, and takes locks on both sides. Here a piece
     has no result, and its errors are dropped. The process ends after the pieces that have begun.

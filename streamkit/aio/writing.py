@@ -50,7 +50,8 @@ class LoopRequest(Request):
                 self.boarded = None
 
     def withdraw(self) -> tuple[bytes, int] | None:
-        """It is never taken into another transaction. The one that it is in already, if it is."""
+        """Withdraw the request, so that no later transaction takes it. Returns the transaction that already has it, or
+        None."""
         with self._lock:
             self.withdrawn = True
             return self.boarded
@@ -102,7 +103,7 @@ class Lane:
         return request.trx.id if request.done and request.trx is not None else None
 
     def deliver(self, request: LoopRequest) -> None:
-        """It is done; from any thread. Many are delivered at once, for one wake-up of the loop."""
+        """Deliver a request that is done, from any thread. One wake-up of the loop delivers many."""
         self._done.append(request)
         if not self._delivering:
             self._delivering = True

@@ -25,7 +25,7 @@ _UNTRIMMED = TrimmedMark()
 
 
 class _Transactions(NamedTuple):
-    """Those of a file, in order: numpy arrays, one value for each."""
+    """The transactions of a file, in order: numpy arrays with one value for each transaction."""
 
     numbers: Any
     timestamps: Any

@@ -183,7 +183,7 @@ def _archived(
 
 
 def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Some batches at a time, of not too many rows and bytes."""
+    """Groups of batches, each with a limited number of rows and bytes."""
     found: list[Batch] = []
     size = rows = 0
     for batch in intact(batches):
@@ -255,7 +255,7 @@ def _text(raw: bytes) -> str:
 
 
 def _with_constant(rows: pa.Table, name: str, value: Any) -> pa.Table:
-    """With a column that has one value: a dictionary of one word, or so many numbers."""
+    """`rows` with another column `name` that has the same value in each row."""
     import numpy as np
     import pyarrow as pa
 
@@ -303,7 +303,7 @@ def _merged(logs: Sequence[Iterator[pa.Table]], names: Sequence[str]) -> Iterato
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """With the same types everywhere: in the table's files payloads may have shorter offsets, and parts of a map other
+    """`rows` with the table's own types. In its files, payloads may have shorter offsets, and parts of a map other
     names."""
     import pyarrow as pa
 

@@ -120,7 +120,7 @@ def _raw(id: str) -> bytes:
 
 
 def have_texts(metadata: pa.ChunkedArray, texts: Sequence[str]) -> Any:
-    """For each row whether its metadata has all of these, as names or as values."""
+    """A mask of the rows whose metadata has all of `texts`, as names or as values."""
     import numpy as np
     import pyarrow.compute as pc
 

@@ -123,7 +123,7 @@ def _plain(kind: str, body: Any) -> Any:
 
 
 def column_types(schema: str) -> dict[str, str]:
-    """Each column of a table's schema, and Delta's name for its type."""
+    """The columns of a table's schema, each with Delta's name for its type."""
     try:
         columns = _schema.decode(schema).fields
     except RecursionError:

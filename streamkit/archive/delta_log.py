@@ -47,11 +47,11 @@ class LogState:
     protocol: Protocol
     metadata: Metadata
     marks: Mapping[str, int]
-    """For each application the version of its last transaction."""
+    """The version of each application's last transaction."""
     added: Mapping[tuple[str, str], AddedFile]
-    """By path and deletion vector: that is how Delta tells files apart."""
+    """The files by path and deletion vector, which together identify a file in Delta."""
     types: Mapping[str, str] = field(init=False)
-    """Each column and Delta's name for its type."""
+    """The columns, each with Delta's name for its type."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "types", column_types(self.metadata.schema_string))

@@ -32,7 +32,7 @@ _LEFT = 60.0
 """Seconds after which a file without a footer is taken for abandoned."""
 
 Spans = Mapping[str, Sequence[tuple[int, int]]]
-"""For each segment, the first and last sequences of the erased ranges."""
+"""The erased ranges of each segment, as (first sequence, last sequence)."""
 
 
 def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:

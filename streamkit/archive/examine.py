@@ -1,4 +1,4 @@
-"""Every byte of a partition's archive: the files are those of the log, whole, and hold each entry once, in order."""
+"""Examine every byte of a partition's archive: its files are whole, and hold each entry of the log once, in order."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class _Walk:
         self._timestamp = 0
         self._rows = 0
         self._trimmed = False
-        """Some transactions were trimmed before they were archived."""
+        """True if transactions were trimmed before they were archived."""
         self._segments: dict[str, list[int]] = {}
-        """For each, up to `last`: first sequence and timestamp, last ones."""
+        """The segments up to transaction `last`: first sequence and timestamp, last sequence and timestamp."""
         self._reached: dict[str, int] = {}
 
     def found(self, path: str, problem: str) -> None:

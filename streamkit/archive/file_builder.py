@@ -37,7 +37,7 @@ class FileBuilder:
         """(id, place of the node)"""
         self._frames = array("q")
         self._payloads: list[bytes | None] = []
-        """Those that are not in `_chunks` yet."""
+        """Payloads that are not in `_chunks` yet."""
         self._loose = 0
         self._chunks: list[pa.Array] = []
         self._metadata: dict[int, Mapping[str, str]] = {}

@@ -125,7 +125,8 @@ class FileReader:
     def rows_with(
         self, file: File, low: int, high: int, columns: Sequence[str], texts: Sequence[str]
     ) -> Iterator[tuple[tuple[Any, Any], pa.Table | None]]:
-        """For each row group of an own file, the rows of transactions low..high whose metadata has `texts`.
+        """Read the rows of transactions low..high whose metadata has `texts`: an item for each row group of an own
+        file.
 
         Each item also has the numbers and positions of all rows of these transactions. The other columns are read only
         if a row has the texts.
@@ -233,7 +234,8 @@ class FileReader:
             return rows.combine_chunks()
 
     def narrow(self, file: File, columns: list[str]) -> Iterator[pa.Table]:
-        """Some small columns of the file's rows that are of its partition: at once, or in batches if it is not ours."""
+        """Read small columns of the rows of the file's partition: an own file at once, another engine's file in
+        batches."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

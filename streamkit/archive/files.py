@@ -77,7 +77,7 @@ class TableFiles:
 
     @contextlib.contextmanager
     def reading(self, path: str) -> Iterator[None]:
-        """Like `mapped`, with the file's name. Gone if the file does not exist, or no longer exists."""
+        """Map errors as `mapped` does, and name the file. Gone if the file does not exist, or no longer exists."""
         with mapped(f"{self.url}/{path}", self.options):
             try:
                 yield

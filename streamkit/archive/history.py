@@ -128,7 +128,7 @@ class _Unknown(Exception):
 
 
 def _digest(table: Table, paths: Iterable[str]) -> dict[int, tuple[int, int]]:
-    """For each partition the number of rows and the sum of their hashes: in whatever files and order they are."""
+    """The number of rows of each partition and the sum of their hashes, which do not depend on files and order."""
     import pyarrow as pa
 
     names = schema().names

@@ -22,7 +22,7 @@ class Join(NamedTuple):
 
     old: list[File]
     new: list[list[list[File]]]
-    """For each new file, and each partition that it has, the files whose rows it gets."""
+    """The source files of each new file, for each of its partitions."""
 
 
 class _Run(NamedTuple):
@@ -79,7 +79,7 @@ def joins(files: FileReader, snapshot: Snapshot, apart: Sequence[Sequence[File]]
 
 
 def _connected(shared: Sequence[_Shared]) -> list[list[_Shared]]:
-    """Those together that get parts of one old file: it can only be replaced as a whole."""
+    """Groups of shared files that get parts of one old file, because an old file is only replaced as a whole."""
     found: list[tuple[set[str], list[_Shared]]] = []
     for one in shared:
         paths, group = {file.path for run in one.runs for file in run.files}, [one]

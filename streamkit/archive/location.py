@@ -61,7 +61,7 @@ class ArchiveLocation(NamedTuple):
         return f"{self.store(store)}/{path_name(space)}"
 
     def writer(self, store: UUID, space: str) -> Callable[[str, bytes], None] | None:
-        """Like `put`, with paths relative to a space's table."""
+        """Return a function like `put`, for paths relative to a space's table."""
         put = self.put
         return None if put is None else lambda path, data: put(f"{store}/{path_name(space)}/{path}", data)
 

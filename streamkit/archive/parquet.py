@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["PAYLOAD_BYTES", "check_digest", "parts_of", "sealed", "write_file", "write_shared"]
 
 PAYLOAD_BYTES = "streamkit.payload_bytes"
-"""In a file's metadata: the bytes of its decoded payloads, and a checksum of that number, because Parquet has none for
-the metadata. The compressed sizes do not tell it."""
+"""Key in a file's metadata: the bytes of its decoded payloads, and a checksum of that number, because Parquet has none
+for the metadata. Compressed sizes do not tell that number."""
 _PARTS = "streamkit.parts"
-"""In the metadata of a file of several partitions: for each of them the fields of `File`, and the bytes of its
-payloads, with a checksum before them."""
+"""Key in the metadata of a file of several partitions: the fields of `File` and the payload bytes of each partition,
+after a checksum."""
 _GROUP = 16 << 20
 """Bytes of decoded rows in a row group, at most: one of them is decoded at once."""
 _SAMPLE = 2048

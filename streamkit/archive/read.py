@@ -181,7 +181,7 @@ class Archive:
         return self._retry(view, last, walk)
 
     def tables(self, view: LogView, start: tuple[int, int], last: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Like `transactions`, but as tables of `columns` and the ordering columns. Segments and ids are
+        """Read as `transactions` does, but as tables of `columns` and the ordering columns. Segments and ids are
         dictionaries."""
         import pyarrow.compute as pc
 
@@ -227,7 +227,7 @@ class Archive:
         columns: Sequence[str],
         needles: Needles | None = None,
     ) -> Iterator[tuple[pa.Table, int]]:
-        """Like `in_order`, each table with the transaction up to which the rows are then complete.
+        """Read as `in_order` does. Each table comes with the transaction up to which the rows are then complete.
 
         With `needles`, some rows without them are left out.
         """
@@ -402,7 +402,7 @@ class Archive:
     def _between(
         self, snapshot: Snapshot, partition: int, first: int, last: int, columns: list[str]
     ) -> Iterator[pa.Table]:
-        """These columns of transactions first..last, in no order."""
+        """Read `columns` of transactions first..last, in no order."""
         import pyarrow.compute as pc
 
         for files, low, high in _windows(snapshot, partition, first, last, Bounds()):

@@ -22,7 +22,7 @@ class ArchiveReport(Shown, frozen=True):
     removed: int = 0
     """Transactions removed from the log after their grace."""
     archived: tuple[int, ...] = ()
-    """For each partition: the archive holds the transactions up to this number."""
+    """The last archived transaction of each partition."""
     busy: tuple[int, ...] = ()
     """Partitions that were skipped because another archiver was working on them."""
 

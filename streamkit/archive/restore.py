@@ -137,7 +137,8 @@ class _Key(NamedTuple):
 
 
 def _keys_of(partition: Partition) -> dict[int, _Key | None]:
-    """By transaction, the idempotency keys that still count. None where there are several, or one of a part only."""
+    """The idempotency keys that still count, by transaction. None for a transaction with several keys, or a key of a
+    part."""
     found: dict[int, dict[bytes, _Key]] = {}
     oldest = partition.clock.now() - partition.settings.idempotency_window * 1000
     for digest, use in all_uses(partition):

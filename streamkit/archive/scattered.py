@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
         return ["partition", self.key] + ([] if self.segment is None else ["segment"])
 
     def mask(self, rows: pa.Table) -> Any:
-        """For each row whether it is wanted."""
+        """A mask of the wanted rows."""
         import pyarrow.compute as pc
 
         values = rows[self.key].to_numpy()

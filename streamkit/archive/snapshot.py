@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["File", "Gone", "Snapshot", "TrimmedMark", "is_own_name", "overlapping", "statistics"]
 
 _OWN_NAME = re.compile(r"[0-9a-f]{2}-(\d+-\d+-\d+|all)-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
-"""With `all` it has rows of several partitions. Earlier releases read such a file as another engine's."""
+"""The name of an own file. `all` stands for several partitions. Earlier releases read such a file as another
+engine's."""
 
 
 def is_own_name(path: str) -> bool:
@@ -122,9 +123,9 @@ class Snapshot:
         self.state = state
         """The state of the table's log; a commit builds on it."""
         self.archived = archived
-        """For each partition, the last transaction of the table."""
+        """The last archived transaction of each partition."""
         self.trimmed = {partition: TrimmedMark.of(state.marks, partition) for partition in archived}
-        """For each partition, how far rows of trimmed entries may be missing."""
+        """The transaction of each partition up to which rows of trimmed entries may be missing."""
         self.paths = {file.path for file in files}
         self.files = sorted(files, key=lambda file: (file.partition, file.positions))
         self._clusters: dict[int, list[list[File]]] = {}
@@ -134,7 +135,7 @@ class Snapshot:
 
     @property
     def partitions(self) -> list[int]:
-        """Those that have files."""
+        """The partitions that have files."""
         return sorted(self._clusters)
 
     def clusters(self, partition: int) -> list[list[File]]:

@@ -60,12 +60,12 @@ class Rewrite(msgspec.Struct, frozen=True, tag="compact"):
     store: UUID
     space: str
     columns: list[str]
-    """Those of the table."""
+    """The table's columns."""
     old: list[File]
     """A shared file stands here once for each of its partitions."""
     new: list[list[list[File]]]
-    """For each new file, and each partition that it has, the files that it takes the place of. Empty if the old files
-    overlap: then their rows are sorted first."""
+    """The files that each new file replaces, for each of its partitions. Empty if the old files overlap: then their
+    rows are sorted first."""
 
     @property
     def amount(self) -> int:

@@ -118,7 +118,7 @@ class Table(TableFiles):
         """The version up to which this process knows that nobody else has changed rows."""
         self._state: LogState | None = None
         self._looked = 0.0
-        """When it was read, in seconds since the epoch."""
+        """The time of the latest look, in seconds since the epoch."""
         self._snapshot: Snapshot | None = None
         self._delta: DeltaTable | None = None
         """The delta-rs table that makes commits."""

@@ -36,7 +36,7 @@ def removes_trimmed_rows(partition: Partition) -> bool:
 def remove_trimmed_rows(archive: Archive, partition: Partition, lease: Lease) -> int:
     """Remove the rows of entries that were trimmed, by the log; how many. The caller holds the archiver's lease."""
     table, made = archive.table, dict[str, File | None]()
-    """By the path of a file that holds some, the file that is to take its place; None if nothing is left."""
+    """`made`: the new file by the path of the file that it replaces; None if no row is left."""
     clean, firsts = set[str](), None
     for _ in range(_TRIES):
         snapshot = table.snapshot()

@@ -71,7 +71,7 @@ def archive_partitions(
 def _written(
     growing: Sequence[Growing], table: Table, until: int, target_bytes: int, spread: Spread | None
 ) -> Iterator[tuple[Growing, File | None, int]]:
-    """Each file, as it comes, and the transaction that those of its partition go up to by then."""
+    """Yield each file when it is written, with the last transaction that its partition's files then hold."""
     if spread is None:
         for one in growing:
             for file, number in files_of(
@@ -144,7 +144,7 @@ def _commit(
 def files_of(
     partition: Partition, table: Table, reached: int, last: int, until: int, target_bytes: int
 ) -> Iterator[tuple[File | None, int]]:
-    """Each file, and the transaction that they go up to by then; a last one without a file."""
+    """Yield each file with the last transaction that the files then hold, and at the end (None, last transaction)."""
     number = max(reached, partition.floor.number - 1)  # transactions that were trimmed first are not archived
     builder = FileBuilder(partition)
     for _, record in partition.records(number + 1, last):

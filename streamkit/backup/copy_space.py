@@ -41,7 +41,7 @@ class Copied(NamedTuple):
     timestamp: int
     """The latest of the heads."""
     archived: dict[int, int]
-    """For each partition the last transaction that the copy of the table holds."""
+    """The last transaction of each partition in the copy of the table."""
 
 
 def copy_space(store: Store, repository: Repository, space: str, number: int, previous: int) -> Copied | None:

@@ -101,7 +101,7 @@ class Part(msgspec.Struct, frozen=True):
     partition: int
     incarnation: bytes
     watermark: int
-    """Up to here the files hold the transactions. The chunks hold the others,"""
+    """The last transaction that the files hold. The chunks hold the others,"""
     end: int
     """up to this number: the last transaction of the partition."""
     head: bytes | None

@@ -16,7 +16,7 @@ class BackupPoint(Shown, frozen=True):
     """1, 2, 3 … Older points may have been removed."""
     store: UUID
     timestamp: int
-    """In ms. The point holds the transactions up to it."""
+    """The time of the point in ms. The point holds the transactions up to it."""
     spaces: int
     """Internal spaces included."""
     transactions: int

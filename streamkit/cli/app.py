@@ -142,7 +142,8 @@ def _name(error: Exception) -> str:
 
 
 def _open_standard_streams() -> None:
-    """Those that the caller has closed lead nowhere. In this order each gets its own descriptor, before a file does."""
+    """Open the standard streams that the caller has closed, on the null device. The order gives each stream its own
+    descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (until the end)

@@ -49,7 +49,7 @@ def segment_from(field: str) -> SegmentOf:
 
 
 def segment_named(name: str) -> SegmentOf:
-    """Every line, any JSON value, goes to the segment `name`."""
+    """Return a function that gives every line, any JSON value, to the segment `name`."""
     decode = msgspec.json.Decoder(msgspec.Raw).decode
 
     def segment(line: bytes) -> str:

@@ -19,7 +19,7 @@ __all__ = ["work"]
 
 
 class CommandFailed(Exception):
-    """Its name is in the warning that tells of an attempt."""
+    """The command of a job failed. The warning about the attempt names this class."""
 
 
 def work(

@@ -175,7 +175,7 @@ def _recorded(function: Callable[..., Any], argument: str, value: Any, plain: bo
 
 
 def event_types(kind: type[Aggregate]) -> dict[str, EventType]:
-    """Those of a class, by name. TypeError if two methods have one name."""
+    """The event types of a class, by name. TypeError if two methods have one name."""
     found = kind.__dict__.get("__streamkit_events__")
     if found is None:
         found = {}

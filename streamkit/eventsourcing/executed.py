@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class AggregateNotFound(PermanentError, LookupError):
-    """There is no aggregate with this id. Check the id, or load it without `must_exist`."""
+    """No aggregate has this id. Check the id, or load it without `must_exist`."""
 
 
 class Executed(msgspec.Struct, Generic[R], frozen=True):

@@ -137,7 +137,8 @@ class Repository(Generic[A]):
         return aggregate
 
     def _replayed(self, id: str, most: int | None = None, last: int = 0) -> A:
-        """From a snapshot, up to the event `last`; from one whatever `snapshot_every` says if events are missing."""
+        """Replay an aggregate up to the event `last`, from a snapshot if there is one. Missing events require a
+        snapshot."""
         aggregate = self._begin(id, most) if self._every else self._new(id)
         try:
             self._replay(aggregate, last=last)
@@ -491,7 +492,7 @@ class Repository(Generic[A]):
         return position.incarnation.hex() if position is not None else ""
 
     def _begin(self, id: str, most: int | None = None) -> A:
-        """From the newest snapshot that can be used, and is not later than version `most`; else empty."""
+        """The aggregate as of its newest usable snapshot that is not later than version `most`; else an empty one."""
         aggregate = self._new(id)
         try:
             entries = self._store.consume_segment(self._snapshots, id, reverse=True, limit=20)

@@ -216,7 +216,7 @@ class Consumer:
         return (*numbers(self._core.space), *numbers(self._core.internal))
 
     def _wait(self, seen: tuple[int, ...], seconds: float) -> None:
-        """For news of this process, at most so long."""
+        """Wait for new entries or changes in this process, for `seconds` at most."""
         core = self._core
         notifier = core.shared.notifier
         with notifier.mutex:

@@ -83,9 +83,9 @@ class Lane:
         self.number = number
         self.chain = chain
         self.acks: list[Delivery] = []
-        """Any thread appends. The holder of the chain's lock takes from the front."""
+        """Acknowledgements to be written. Any thread appends. The holder of the chain's lock takes from the front."""
         self.flush_at = 0.0
-        """When they are written at the latest, by the monotonic clock."""
+        """The latest time at which `acks` are written, by the monotonic clock."""
         self.seen = False
         """True if it was looked at since this process opened it."""
         self.wake_epoch = -1
@@ -133,7 +133,7 @@ class Core:
         self.feeder = Feeder(self)
         self._timer: threading.Timer | None = None
         self._fires = 0.0
-        """When the timer does, by the monotonic clock."""
+        """The time at which the timer fires, by the monotonic clock."""
         self._looked = float("-inf")
         self.reception: Reception | None = None
         """Made when it is first needed."""
@@ -203,7 +203,7 @@ class Core:
         return [Finished(found)] if found else []
 
     def opened(self) -> list[Lane]:
-        """Those that were used here."""
+        """The lanes that this process has used."""
         return [lane for lane in list(self._lanes.values()) if lane.chain.loaded]
 
     def is_stale(self) -> bool:
@@ -299,7 +299,7 @@ class Core:
 
     @staticmethod
     def _acknowledge(state: LaneState, acks: Sequence[Delivery]) -> tuple[Acked | None, int]:
-        """And how many of them are over."""
+        """The events of acknowledgements, and the number of deliveries that are lost."""
         tickets: set[int] = set()  # two threads may have acknowledged the same one
         lost = 0
         pending, epoch = state.pending, state.epoch
@@ -367,7 +367,7 @@ class Core:
         return [delivery for delivery, entry in zip(held, there, strict=True) if entry is not None]
 
     def acknowledge_later(self, delivery: Delivery, linger: float) -> None:
-        """With the lane's next record, in `linger` seconds at the latest."""
+        """Acknowledge a delivery with the lane's next record, in `linger` seconds at the latest."""
         lane = self.lane(delivery.lane)
         due = self.clock.monotonic() + linger
         if not lane.acks or due < lane.flush_at:
@@ -379,7 +379,7 @@ class Core:
                     self._start_timer(linger)
 
     def _start_timer(self, seconds: float) -> None:
-        """In the place of the one that is running, if one is."""
+        """Start the timer; it replaces a running one."""
         if self._timer is not None:
             self._timer.cancel()
         self._fires = self.clock.monotonic() + seconds

@@ -212,7 +212,7 @@ def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Seq
 
 
 def _of_one_bucket(state: LaneState, room: int, added: Sequence[Block]) -> tuple[list[Range], int] | None:
-    """Like `_by_priority`, for fresh entries that all have one priority and one bucket. None if they have several."""
+    """Choose as `_by_priority` does, for fresh entries of one priority and one bucket. None if they have several."""
     ranges: list[Range] = []
     kind: tuple[int, int] | None = None
     fresh = [(each.next, each.block) for each in state.blocks.values() if each.next < each.end]
@@ -366,7 +366,7 @@ def has_due(state: LaneState, at: int) -> bool:
 
 
 def next_change(state: LaneState, at: int) -> int | None:
-    """When something of the lane may be delivered that may not be now; None: nothing by itself."""
+    """The next time at which another entry of the lane may be delivered; None if time alone changes nothing."""
     times = [wait.ready for wait in state.waiting.values()]
     times += [lot.deadline for lot in set(state.pending.values())]
     times = [time for time in times if time > at]

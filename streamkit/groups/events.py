@@ -71,7 +71,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     priority: int = 0
     bucket: int = 0
-    """Those of one priority are served in turn."""
+    """The bucket of the key. Buckets of one priority are served in turn."""
     keys: tuple[int, ...] = ()
     """key_shared: the hash of each entry's key."""
     ready: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ class Deleted(_Event, frozen=True, tag=8):
 
 
 class Stirred(_Event, frozen=True, tag=9):
-    """There is work in lanes that none came from."""
+    """Lanes have work that nobody has claimed."""
 
 
 class Skipped(_Event, frozen=True, tag=10):
@@ -154,7 +154,7 @@ class Sourced(_Event, frozen=True, tag=11):
 
 
 class Finished(_Event, frozen=True, tag=12):
-    """These lanes are empty: a new consumer need not look at them."""
+    """Lanes are empty: a new consumer need not look at them."""
 
     lanes: list[int]
 
@@ -187,7 +187,7 @@ class Claimed(_Event, frozen=True, tag=2):
     again: list[Range]
     bucket: int = 0
     alone: int = 0
-    """The one entry of this claim is the only one with its consumer, and this is its attempt `alone`. 0: not so."""
+    """The attempt of the claim's only entry, if its consumer has no other entry; else 0."""
 
 
 class Acked(_Event, frozen=True, tag=3):
@@ -219,7 +219,7 @@ class Died(_Event, frozen=True, tag=7):
 
 
 class Vanished(_Event, frozen=True, tag=8):
-    """Not in the source any more. `trimmed`: they are reported, and count as acknowledged."""
+    """Entries are no longer in the source. `trimmed`: they are reported, and count as acknowledged."""
 
     tickets: list[Range]
     trimmed: bool
@@ -243,7 +243,8 @@ class Reset(_Event, frozen=True, tag=11):
 
 
 class Doubted(_Event, frozen=True, tag=12):
-    """Their consumer had others as well, so a failure does not tell which entry failed: none of them dies of it."""
+    """Entries failed together with others of their consumer. None of them becomes a dead letter, because nobody knows
+    which one failed."""
 
     tickets: list[Range]
 

@@ -39,7 +39,7 @@ class Member(msgspec.Struct, array_like=True):
 
 
 class FeedState(msgspec.Struct):
-    """It holds no lock; the chain that applies records to it does."""
+    """The state of a feed. It holds no lock: the chain that applies records to it does."""
 
     now: int = 0
     created: int = 0
@@ -57,7 +57,7 @@ class FeedState(msgspec.Struct):
     finished: list[int] = msgspec.field(default_factory=list)
     """Lanes that a process has found empty. A lane that gets a block is removed from the set."""
     wake_epoch: int = msgspec.field(default=0, name="stirred")
-    """It grows when idle lanes must be looked at again. Snapshots have it under its earlier name."""
+    """A number that grows when idle lanes must be looked at again. Snapshots have it under its earlier name."""
     gaps: list[tuple[Stream, int, int]] = msgspec.field(default_factory=list)
     skipped: int = 0
     """Entries in gaps so far."""

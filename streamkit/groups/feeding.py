@@ -21,7 +21,7 @@ _BACKLOG = 5000
 """key_shared: a lane with more entries than that gets no more."""
 _MOST_BLOCKS = 64
 _TRIM = 1000
-"""After this many entries the feed looks for acknowledged entries, and trims this many at once."""
+"""Entries after which the feed looks for acknowledged ones, and the number that it trims at once."""
 
 
 Share = tuple[Stream, Cursor, int]
@@ -148,7 +148,7 @@ class Feeder:
             warn("the queue %r could not be trimmed, and will be later: %s", name, error, store=store, space=name)
 
     def done(self) -> dict[Stream, int]:
-        """By stream, the position up to which everything is done: below it nothing is needed any more."""
+        """The position of each stream up to which all entries are done. Entries below it are no longer needed."""
         # The feed first: blocks that it hands out later come after these.
         feed = self._core.feed
         feed.catch_up()

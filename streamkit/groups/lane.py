@@ -107,7 +107,8 @@ _decoder = msgspec.msgpack.Decoder(_Saved)
 
 
 class LaneState:
-    """It holds no lock; the chain that applies records to it does. `lanes` is how many there are, for key_shared."""
+    """The state of a lane. It holds no lock: the chain that applies records to it does. `lanes`: their number, for
+    key_shared."""
 
     def __init__(self, lane: int = 0, lanes: int = 1, keyed: bool = False) -> None:
         self.lane = lane
@@ -282,7 +283,7 @@ class LaneState:
             first = found.end
 
     def _unclaim(self, ticket: int) -> int:
-        """Not pending and not waiting any more; how many attempts there were."""
+        """Forget a pending or waiting ticket. Returns the number of its attempts."""
         lot = self.pending.pop(ticket, None)
         if lot is None:
             wait = self.waiting.pop(ticket, None)
@@ -303,7 +304,7 @@ class LaneState:
         return lot.attempt
 
     def _finish(self, ranges: Iterable[Range]) -> None:
-        """They are done, whatever they were."""
+        """Note the entries of `ranges` as done, whatever their state is."""
         if self.doubted or self.alone or self.errors:
             for ticket in numbers_of(ranges):
                 self.doubted.discard(ticket)

@@ -54,7 +54,7 @@ class Reception:
         self._group = group
         self._free: list[_Claimer] = []
         self._left = group.settings.lanes
-        """So many claimers may still be made."""
+        """The number of claimers that may still be made."""
         self._changed = threading.Condition()
         self.waiter = self._make()
         """Claims nothing; calls wait with it for news."""

@@ -128,8 +128,8 @@ class Source:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, stream: Stream, start: Cursor, count: int) -> tuple[list[Entry], Cursor]:
-        """At most `count` entries without a gap between them, from `start` or the first existing one after it; and the
-        place where the stream continues. The first is at `position_of(…)`."""
+        """Read at most `count` entries without a gap between them, from `start` or the first existing one after it.
+        Also returns the place where the stream continues. The first is at `position_of(…)`."""
         entries: list[Entry] = []
         size, expected = 0, -1
         left = self._left_at(stream, start.position)

@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     entry: Entry
     attempt: int
-    """From 1; counted before the delivery was handed out."""
+    """The number of the attempt, from 1. It was counted before the delivery was handed out."""
     deadline: int
     session: str
     """The consumer's unique id: its name and a suffix."""
@@ -62,7 +62,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False, eq=False):
     lot: int
     epoch: int
     expires: float
-    """By the monotonic clock of this process."""
+    """The deadline by the monotonic clock of this process, in seconds."""
     key: int = 0
     tag: str = ""
     """Identifies the group among all groups of all stores: see `tag_of`."""

@@ -41,7 +41,7 @@ FILE_BYTES = 8 << 20
 _LEVEL_BYTES = 256 << 10
 """The most bytes of a run of level 0; each further level holds FANOUT times more."""
 _MOST_RUNS = 48
-"""With more of them, neighbours of any size are merged."""
+"""The number of runs above which neighbours of any size are merged."""
 _FILES = 32
 """A merge makes about so many files, if they need not be larger than FILE_BYTES for that."""
 _SLICE = 512
@@ -49,12 +49,12 @@ _SLICE = 512
 _READ = 8
 """A step ends after it has read so many times its output: this matters if nearly all rows are dropped."""
 _ROOM = 512 << 10
-"""For the tail of a file, and for the block and the slice with which it reaches its size."""
+"""Bytes for a file's tail, and for the block and the slice with which it reaches its size."""
 _SMALL_FILE = 1 << 20
 """A file up to so many bytes is read as a whole, if its tail and its blocks would be two requests."""
 _LEAST_AHEAD, _MOST_AHEAD = 64 << 10, 4 << 20
 _END = b"\xff" * 301
-"""After every key."""
+"""A key after every other key."""
 
 
 def level_of(size: int) -> int:

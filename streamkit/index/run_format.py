@@ -125,7 +125,7 @@ class Block:
         self.rows = rows
         self.size = len(data) + starts.itemsize * len(starts) + 200
         self.used = False
-        """For the cache."""
+        """True if it was used since the cache last looked."""
 
     def __len__(self) -> int:
         return self.rows
@@ -311,7 +311,7 @@ class SectionBuilder:
             self._data.seek(0)
         self._data.write(_HEAD)
         self._lengths = array("I")
-        """Those of the blocks."""
+        """The lengths of the blocks."""
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
         self._firsts: list[bytes] = []

@@ -37,7 +37,7 @@ _STATUSES, _STATUSES_END = SEGMENTS.children()
 _JOINED = 1 << 20
 """The most bytes of neighbouring blocks that are one range."""
 _MANY = 32
-"""So many keys are looked for together, one run after the other, on a disk."""
+"""The number of keys that are looked for together on a disk, one run after the other."""
 _SPAN = 256 << 10
 """About the bytes of blocks that are held at once for many keys."""
 _last_key = attrgetter("last_key")
@@ -244,7 +244,7 @@ class Runs:
             self._find(wanted, values)
 
     def _find(self, wanted: Sequence[tuple[int, bytes, list[Place]]], values: list[bytes | None]) -> None:
-        """For backends on which a call is a request: search the places of each key for its row, newest first."""
+        """Search the places of each key for its row, newest first, on backends whose calls are requests."""
         # One after the other costs more than some that turn out idle. But a segment's status is in the newest place,
         # unless the filter errs, or in the next one.
         step = most = max(len(places) for _, _, places in wanted)
@@ -347,7 +347,7 @@ class Runs:
         return None
 
     def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
-        """Like scan, many rows at once, of these `runs` alone, which are newest first, and not of the inline one.
+        """Scan many rows at once, of `runs` alone (newest first), without the inline run.
 
         `ahead` is how many bytes are read of each run at once. The cache is left alone. Where each reading is a
         request, there is one: then Starved.

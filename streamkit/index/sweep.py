@@ -70,7 +70,7 @@ def found_packs(partition: Partition) -> Packs:
 
 
 def _most_of(found: list[PackFile]) -> list[PackFile]:
-    """Those packs, in order, that cover the most transactions without covering one twice; the fewest that do."""
+    """The fewest packs that cover the most transactions, each once, in order."""
     found = sorted(found, key=lambda file: (file.last, file.first))
     lasts = [file.last for file in found]
     # The best choice among the first n files: (transactions, minus files), and whether it includes the last of them.

@@ -318,7 +318,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | 
 
 
 def _merged_in_steps(partition: Partition, head: Head, made: list[bytes]) -> Head:
-    """Like `_merged`, with more steps if there are many runs: every reader looks for a segment in each of them."""
+    """Merge as `_merged` does, in more steps if there are many runs, because every reader searches each run."""
     for _ in range(1 + min(len(head.manifest.runs) // _RUNS_A_STEP, _MORE_STEPS)):
         after = _merged(partition, head, made)
         if after is head:
@@ -357,7 +357,7 @@ def _read_packs(partition: Partition, packs: Sequence[PackFile]) -> list[bytes]:
 
 
 def timestamp_of(partition: Partition, number: int, record: bytes) -> int:
-    """When a record was written, in ms."""
+    """The time at which a record was written, in ms."""
     return partition.decode_header(record, number).timestamp
 
 
@@ -389,7 +389,7 @@ def packs_to_merge(packs: Sequence[PackFile], most: int) -> Sequence[PackFile]:
 
 
 def forgotten_up_to(partition: Partition, head: Head) -> int:
-    """Up to which transaction the idempotency keys are past their window, by the service's clock."""
+    """The last transaction whose idempotency keys are past their window, by the service's clock."""
     now = partition.freshness.now()
     if now is None:
         return head.forgotten
@@ -432,19 +432,19 @@ def clear_log(partition: Partition, head: Head) -> int:
 
 
 def _cleared(partition: Partition, head: Head) -> int:
-    """Up to which transaction the log may be cleared, by the service's clock."""
+    """The last transaction up to which the log may be cleared, by the service's clock."""
     # Transactions of the head's own pack stay in the log as well: a damaged head must not be the only copy.
     return max(head.cleared, min(_over(partition, head), _filed(head)))
 
 
 def _over(partition: Partition, head: Head) -> int:
-    """Up to which transaction all have been packed for longer than the grace."""
+    """The last transaction up to which all have been packed for longer than the grace."""
     now = partition.freshness.now()
     return 0 if now is None else reached(head.packed, now - partition.removal_grace - partition.freshness.margin)
 
 
 def _filed(head: Head) -> int:
-    """Up to which transaction packs are in files."""
+    """The last transaction up to which packs are in files."""
     return head.packs[-1].last if head.packs else 0
 
 
@@ -500,7 +500,7 @@ def index_rows(
 
 
 def _slices(names: Iterable[_Name]) -> Iterator[list[_Name]]:
-    """Some at a time, in order."""
+    """Slices of the names, in order."""
     ordered = sorted(names)
     return (ordered[at : at + _SLICE] for at in range(0, len(ordered), _SLICE))
 

@@ -20,7 +20,7 @@ class Answers:
     def __init__(self) -> None:
         self.lead = Lead()
         self.since = 0
-        """Every header above this number was seen, and is remembered."""
+        """The number above which every header was seen, and is remembered."""
         self.taken = 0
         """The last transaction that the named lead did not write."""
         self.round = (0, 0.0)

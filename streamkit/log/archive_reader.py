@@ -69,7 +69,7 @@ class ArchiveReader(Protocol):
         ...
 
     def transactions_backwards(self, view: LogView, start: tuple[int, int], last: int) -> Iterator[Batch]:
-        """Those from (number, index) `start` up to transaction `last`, the last batch first."""
+        """Read the batches from (number, index) `start` up to transaction `last`, the last batch first."""
         ...
 
     def segment_backwards(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:

@@ -50,10 +50,10 @@ def _named(error: StreamkitError, partition: bytes, remedy: Callable[[str], str]
 
 
 def in_index(method: Method[F, P, T]) -> Method[F, P, T]:
-    """For a method that reads runs: an error says where they are, and how to repair the index."""
+    """Decorate a method that reads runs: its errors say where the runs are, and how to repair the index."""
     return _located(method, repair_for)
 
 
 def in_log(method: Method[F, P, T]) -> Method[F, P, T]:
-    """For a method that reads packs: an error says where they are, and how to salvage the space."""
+    """Decorate a method that reads packs: its errors say where the packs are, and how to salvage the space."""
     return _located(method, remedy_for)

@@ -28,7 +28,7 @@ MARGIN = 1.0
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
-    """When a look at the store was sent, at the latest."""
+    """The latest time at which a look at the store was sent."""
 
     told: float | None
     """Seconds of the service's clock; None if it never told the time."""

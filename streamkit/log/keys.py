@@ -87,7 +87,7 @@ def space_key(space: str) -> LexKey:
 
 
 def created_at(incarnation: bytes) -> float:
-    """When an incarnation was drawn, in seconds since 1970: see `space.new_incarnation`."""
+    """The time at which an incarnation was drawn, in seconds since 1970: see `space.new_incarnation`."""
     return ((int.from_bytes(incarnation, "big") >> 23) + EPOCH) / 1000
 
 

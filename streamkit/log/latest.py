@@ -9,7 +9,7 @@ from ..model import Entry
 __all__ = ["Latest"]
 
 _BYTES = 8 << 20
-"""For a space: ten thousand small entries. A small function has 128 MB in all."""
+"""Bytes of the cache of a space: ten thousand small entries. A small function has 128 MB in all."""
 _ENTRY = 600
 """Bytes of an entry beside its payload and its metadata."""
 

@@ -80,11 +80,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """No run is the input of two of them."""
 
     def with_inline(self, inline: bytes, first: int, last: int) -> Manifest:
-        """With another inline run: the rows of the present one and of the transactions up to `last`."""
+        """The manifest with another inline run: the rows of the present one and of the transactions up to `last`."""
         return msgspec.structs.replace(self, inline=inline, inline_first=first, inline_last=last)
 
     def with_run(self, run: Run) -> Manifest:
-        """With a run file in place of the inline run: the rows of the inline one and of the transactions after it."""
+        """The manifest with a run file in place of the inline run: its rows, and those of the transactions after it."""
         runs = (run, *self.runs) if run.files else self.runs
         return Manifest(b"", 0, 0, runs, self.merges)
 
@@ -93,7 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return tuple(run for run in self.runs if merge.first <= run.first and run.last <= merge.last)
 
     def files(self) -> Iterator[RunFile]:
-        """Every file that is referred to, those of unfinished merges too. A sweep must leave them."""
+        """The files that the manifest refers to, those of unfinished merges too. A sweep must leave them."""
         for run in self.runs:
             yield from run.files
         for merge in self.merges:

@@ -44,7 +44,8 @@ def is_posted(id: bytes) -> bool:
 
 
 def made_at(id: bytes) -> int:
-    """When the id was made, in ms by the clock of its maker; the timestamp of its transaction is not below."""
+    """The time at which an id was made, in ms by the clock of its maker. The timestamp of its transaction is not
+    below."""
     return int.from_bytes(id[:6], "big")
 
 

@@ -74,7 +74,7 @@ class Block(NamedTuple):
     """The number of its first record."""
     timestamp: int
     place: int
-    """Its start in the pack."""
+    """The start of the block in the pack."""
     stored: int
     raw: int
     flags: int

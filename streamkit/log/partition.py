@@ -200,7 +200,8 @@ class Partition:
         return tuple([(partition.number + 1, 0) for partition in self._partitions]) or None
 
     def end(self) -> tuple[int, int, int]:
-        """Like known_end, but where the last entry ends, unless that is only in the archive. It may take a request."""
+        """The known end as `known_end` gives it, but at the end of the last entry, unless only the archive has that
+        entry. It may take a request."""
         number, index, timestamp = self.known_end()
         header = self.header(number - 1) if not index and number > 1 else None
         return (number, index, timestamp) if header is None else (number - 1, header.count, timestamp)

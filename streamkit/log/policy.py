@@ -22,9 +22,9 @@ class Policy(NamedTuple):
     merge: int
     """Bytes that one upkeep merges, at most."""
     fanout: int
-    """So many neighbouring runs of one size are merged into one."""
+    """The number of neighbouring runs of one size that are merged into one."""
     runs: int
-    """With more runs, neighbours of any size are merged: a process that begins asks all runs."""
+    """The number of runs above which neighbours of any size are merged, because a process that begins asks all runs."""
     clear: float
     """The most seconds for which packed transactions also stay in the log; the space's archive grace may be less."""
     poll: tuple[float, float]

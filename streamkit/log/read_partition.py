@@ -229,8 +229,8 @@ def _frames(view: LogView, record: bytes, number: int) -> list[Decoded]:
 
 
 def _together(view: LogView, at: Place, end: int) -> Iterator[Batch]:
-    """Like `logged` from the beginning of a transaction, but with several small transactions in one batch, which has
-    the place of its last one."""
+    """Read as `logged` does, from the beginning of a transaction. A batch may hold several small transactions; its
+    place is that of the last one."""
     log, settings = view.log, view.log.settings
     parts = view.parts(at.number, end)
     for number, entries in decode_records(
@@ -243,7 +243,7 @@ def _together(view: LogView, at: Place, end: int) -> Iterator[Batch]:
 
 
 def _with_needles(view: LogView, at: Place, end: int, needles: Needles) -> Iterator[Batch]:
-    """Like `logged`, without most entries that hold no needle."""
+    """Read as `logged` does, without most entries that hold no needle."""
     log, settings = view.log, view.log.settings
     for number, record in view.records(at.number, end):
         if not at.index:

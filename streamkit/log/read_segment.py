@@ -21,7 +21,7 @@ _SEQUENCES = 4096
 _FIRST = 16
 """Sequences that it begins with: it often wants the last few entries only."""
 _FAR = 1 << 63
-"""After every sequence."""
+"""A number after every sequence."""
 _BYTES = 4 << 20
 """About the most bytes of frames that it loads at once."""
 

@@ -73,13 +73,14 @@ _FRAME_REST = struct.Struct("<HBxII")
 _ZSTD = 1
 _METADATA = 2
 _HOLES = 4
-"""Some payloads are gone: a number is in their place. `raw` is how much of the body is used; the rest are zeros."""
+"""Flag: payloads are gone, and a number is in their place. `raw` is how much of the body is used; the rest are
+zeros."""
 _APART = 32
-"""With _HOLES: which ones are gone is told first, and what is left stands together."""
+"""Flag with _HOLES: the list of removed payloads comes first, and the remaining payloads stand together."""
 _GONE = 8
 """All are, and the body is zeros."""
 _BELOW = 16
-"""They were trimmed, not erased."""
+"""Flag: the payloads were trimmed, not erased."""
 _REASONS = {1: REMOVED["trimmed"], 3: REMOVED["erased"]}
 _ROOM = 16
 _SHARE = 4

@@ -44,7 +44,7 @@ class Request:
     """Entries of the transaction, which neighbours may share; 0 if it is not known."""
     error: BaseException | None = None
     replayed = False
-    """Its idempotency key was used before: the result is the first one."""
+    """True if the request's idempotency key was used before: the result is the first one."""
     done = False
     """Set last: a thread that sees it sees the result or the error."""
     thread = 0
@@ -52,13 +52,14 @@ class Request:
     arrived = 0
     """The last look at the end of the log that had begun when it was queued."""
     leads = False
-    """Its thread has begun to lead; it is not only named as the next one."""
+    """True if the request's thread has begun to lead. A thread that is only named as the next one does not."""
     control: Control | None = None
-    """Its change to the partition itself. Its parts have no bodies then."""
+    """The change to the partition itself. The parts of such a request have no bodies."""
     condition: Callable[[], bool] | None = None
-    """It is refused with SpaceExists unless this holds for the partition's settings, as they are before it."""
+    """A condition on the partition's settings before the request. If it is false, the request is refused with
+    SpaceExists."""
     withdrawn = False
-    """Its caller has given up: it must not be written any more."""
+    """True if the caller has given up: the request must not be written any more."""
     id: bytes | None = None
     """The id under which it is posted in the inbox. Then others may commit it, up to `since` + WINDOW."""
     since = 0
@@ -66,7 +67,7 @@ class Request:
     checked = 0
     """No transaction up to this one holds it."""
     foreign = False
-    """It was posted by another process."""
+    """True if another process posted the request."""
     chosen = False
     """True if its process brings the index forward, for all processes whose requests the transaction answers."""
     void: bytes | None = None

@@ -88,7 +88,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     packed: Watermarks = ()
     """(number, ms): transactions up to the number have been packed since then, by the service's clock."""
     released: int = 0
-    """Only the archive holds the transactions up to this number."""
+    """The number up to which only the archive holds the transactions."""
     purged: int = 0
     """The index has no rows of entries up to here."""
     seen: Watermarks = ()
@@ -268,7 +268,8 @@ class GraceRow(msgspec.Struct, frozen=True, array_like=True):
     incarnation: bytes = b""
     """The space's incarnation. For another one the row says nothing."""
     partitions: tuple[ArchiveRow, ...] = ()
-    """In partition order. It may know fewer removals than a partition's own row, and never more."""
+    """The rows of the partitions, in partition order. They may know fewer removals than a partition's own row, never
+    more."""
 
 
 class ErasedRow(msgspec.Struct, frozen=True, array_like=True):

@@ -61,8 +61,8 @@ def row_of(view: LogView, segment: str) -> SegmentRow:
 
 
 def last_of(view: LogView, segment: str) -> SegmentRow:
-    """Like `row_of`, but only the last entry is valid: the first is not searched for if a retention by space hides
-    it."""
+    """The row of a segment with a valid last entry. Unlike `row_of`, it does not search for the first retained
+    entry."""
     row, retention = status_of(view, segment), view.retention
     if (
         retention is None
@@ -179,8 +179,8 @@ def archived_before(view: LogView, segment: str, sequence: int) -> int:
 
 
 def _from_archived_bytes(view: LogView, segment: str, row: SegmentRow, least: int, hot: Piece | None) -> Place | None:
-    """Like `_from_bytes`, if the frame must be archived. Bytes are counted from the end of the archive, because erased
-    entries have none there. `hot`: the first frame that is not archived."""
+    """Search as `_from_bytes` does, if the frame must be archived. Bytes are counted from the end of the archive,
+    because erased entries have none there. `hot`: the first frame that is not archived."""
     kept = begin = _place(hot)
     last, before = (row.last_sequence, row.size) if hot is None else (hot.first_sequence - 1, hot.before)
     number = 0
@@ -268,7 +268,7 @@ def _pieces_after(view: LogView, segment: str, first: int) -> Iterator[Piece]:
 
 
 def hot_pieces(view: LogView, segment: str, first: int) -> Iterator[Piece]:
-    """Like `_pieces_after`, without pieces that are read from the archive."""
+    """The pieces of `_pieces_after`, without those that are read from the archive."""
     return (piece for piece in _pieces_after(view, segment, first) if piece.number > view.cold_until)
 
 

@@ -14,7 +14,7 @@ __all__ = ["all_segments", "indexed_segments"]
 
 
 def indexed_segments(partition: Partition) -> Iterator[tuple[str, SegmentRow]]:
-    """Each segment once, in order, as the index has it."""
+    """Yield each segment of the index once, in order."""
     start, end = map(bytes, SEGMENTS.children())
 
     def walk(view: LogView) -> Iterator[tuple[str, SegmentRow]]:
@@ -27,7 +27,7 @@ def indexed_segments(partition: Partition) -> Iterator[tuple[str, SegmentRow]]:
 
 
 def all_segments(partition: Partition) -> Iterator[str]:
-    """Each segment that ever had an entry, once, empty ones included. Indexed ones come first."""
+    """Yield each segment that ever had an entry, once, empty ones included. Indexed ones come first."""
     recent = dict.fromkeys(partition.view().tail.segments())
     for name, _ in indexed_segments(partition):
         recent.pop(name, None)

@@ -12,7 +12,8 @@ __all__ = ["Tail", "piece_of"]
 
 
 class Tail:
-    """It only grows. When the index takes over its beginning, the rest becomes a new Tail: see `after`.
+    """The transactions of the log after the index. A tail only grows. When the index takes over its beginning, the rest
+    becomes a new Tail: see `after`.
 
     The partition's lock guards `add`. A view needs no lock, because it ignores transactions after its own end.
     """

@@ -73,7 +73,7 @@ _FEW = 64
 
 
 def _all_metadata(given: list[Mapping[str, str] | None]) -> list[dict[str, str] | None]:
-    """Some at once, where these are short ASCII, as nearly all of it is."""
+    """Check the metadata of many records, short ASCII all at once, as nearly all of it is."""
     checked: list[dict[str, str] | None] = []
     for at in range(0, len(given), _FEW):
         some: Any = given[at : at + _FEW]

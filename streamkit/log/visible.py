@@ -95,7 +95,7 @@ def first_with(view: LogView, first: int, entries: int, size: int) -> int:
 
 
 def _archive_end(view: LogView) -> tuple[int, int, int]:
-    """Like `_at` of the first transaction that is not archived; its timestamp may be 0."""
+    """The result of `_at` for the first transaction that is not archived. Its timestamp may be 0."""
     archived = view.cold_until
     found = view.searches.archive_end(archived)
     if found is None:
@@ -115,7 +115,7 @@ def _at(view: LogView, number: int) -> tuple[int, int, int]:
 
 
 def _first_hot(view: LogView, first: int, entries: int, size: int) -> int:
-    """Like `first_with`, in transactions that are not archived."""
+    """Search as `first_with` does, in transactions that are not archived."""
     low, high = first, view.end + 1
     step = 1
     while low < high:

@@ -13,7 +13,7 @@ __all__ = ["Watermarks", "reached", "with_watermark"]
 
 Watermarks = tuple[tuple[int, int], ...]
 _SHARES = 8
-"""There are two marks in each share of the grace, so the end of a grace is noticed late by one share at most."""
+"""The shares of a grace. Each has two marks, so the end of a grace is noticed late by one share at most."""
 _MOST = 2 * _SHARES
 
 

@@ -50,11 +50,11 @@ class _Wanted(NamedTuple):
     last: int | None = None
     metadata: Mapping[str, str] | None = None
     sequences: frozenset[int] | None = None
-    """Only these, of one segment."""
+    """The sequences of one segment to be erased; None for a range or all."""
 
     @property
     def name(self) -> str | None:
-        """The one segment that is named; None for all that a pattern names."""
+        """The name of the segment; None if a pattern names several."""
         if self.sequences is not None:
             return self.glob
         return self.glob if self.glob is not None and not any(sign in self.glob for sign in "*?[") else None
@@ -80,7 +80,7 @@ class _Found:
         self.numbers: set[int] = set()
         self.segments: set[str] = set()
         self._open: dict[str, int] = {}
-        """For the latest segments, the index of their last range in `ranges`."""
+        """The index in `ranges` of the last range of each of the latest segments."""
 
     def take(self, batch: Batch, matches: Callable[[Entry], bool]) -> None:
         entries = batch.entries

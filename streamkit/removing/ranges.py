@@ -22,12 +22,12 @@ class Ranges:
         for segment, ranges in self.by_segment.items():
             self.by_segment[segment] = joined(ranges)
         self.spans = sorted((*data_range(segment, parts[0][0]), segment) for segment, parts in self.by_segment.items())
-        """For each segment, its rows in the index from the first erased entry on: (first key, end, segment). The ranges
+        """The rows of each segment in the index, from the first erased entry on: (first key, end, segment). The ranges
         do not overlap."""
         self._ends = [end for _, end, _ in self.spans]
 
     def spans_in(self, first_key: bytes, last_key: bytes) -> list[tuple[bytes, bytes, str]]:
-        """Those of `spans` that some of the keys first_key..last_key may be in."""
+        """The items of `spans` that may contain keys of first_key..last_key."""
         at = bisect_right(self._ends, first_key)
         return self.spans[at : bisect_right(self.spans, last_key, at, key=itemgetter(0))]
 

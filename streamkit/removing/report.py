@@ -72,7 +72,7 @@ class EraseReport(Shown, frozen=True):
     searched: int = 0
     """Entries that were looked at."""
     started: int = 0
-    """By the store's clock, in ms since the epoch."""
+    """The time of the beginning, by the store's clock, in ms since the epoch."""
     completed: int = 0
     dry_run: bool = False
     hidden: int = 0

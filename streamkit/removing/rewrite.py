@@ -208,7 +208,7 @@ def _clean_files(
 
 
 def _within(numbers: Sequence[int], pack: PackFile) -> Sequence[int]:
-    """Those of `numbers` that a pack covers."""
+    """The part of `numbers` that a pack covers."""
     return numbers[bisect_left(numbers, pack.first) : bisect_right(numbers, pack.last)]
 
 

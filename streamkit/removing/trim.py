@@ -173,7 +173,7 @@ def _least(partition: Partition, limit: Limit) -> int:
 
 
 def _merged(partitions: list[Partition], limit: Limit) -> list[int]:
-    """Like `_numbers_kept`, for several partitions: the newest transactions by timestamp are kept."""
+    """The numbers that `_numbers_kept` gives, for several partitions: the newest transactions by timestamp are kept."""
     sized = limit.keep_entries is None
     left = limit.keep_bytes if limit.keep_entries is None else limit.keep_entries
     assert left is not None

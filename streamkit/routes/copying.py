@@ -37,7 +37,7 @@ class Failed(Exception):
 
 
 class Rules:
-    """Those of one route. The functions depend on the entry alone: after a crash they are called again."""
+    """The functions of one route. They depend on the entry alone, because they are called again after a crash."""
 
     def __init__(
         self,

@@ -117,7 +117,7 @@ class Route:
         self._stops: set[Stop] = set()
         self._closed = False
         self._was_there = False
-        """If its state is missing later, the route was deleted."""
+        """True if the route's state was seen. If it is missing later, the route was deleted."""
 
     @property
     def store(self) -> Store:
@@ -505,7 +505,7 @@ class Route:
 
 
 def _done(state: RouteState) -> RouteState:
-    """After its batch."""
+    """The state after its batch."""
     batch = state.batch
     assert batch is not None
     return msgspec.structs.replace(state, position=batch.end, batch=None, copied=state.copied + batch.copied)

@@ -45,7 +45,7 @@ class Batch(msgspec.Struct, frozen=True):
     end: SpacePosition
     copied: int
     began: int
-    """In ms, by the clock of the process that paused it."""
+    """The time of the pause in ms, by the clock of the process that paused the route."""
     target: str
     """The end of the target before, as hex text; "" of one that did not exist."""
 
@@ -81,7 +81,7 @@ class RouteStatus(msgspec.Struct, frozen=True):
     state: Literal["current", "behind", "paused", "unknown"]
     """"unknown" if the source was not asked: in `get_routes`."""
     position: SpacePosition
-    """In the source: earlier entries are in the target."""
+    """The position in the source. Earlier entries are in the target."""
     entries: int
     """Entries that were read since the route began, or started again."""
     copied: int

@@ -79,7 +79,7 @@ class _Turn:
         self.blocked = 0.0
         """No turn before this time: the part has failed."""
         self.busy = False
-        """It waits for a thread, or has one."""
+        """True if the part waits for a thread, or has one."""
         self.gone = False
         self.pause = _FIRST_PAUSE
         self.restarts = 0

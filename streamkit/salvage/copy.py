@@ -103,7 +103,7 @@ def _copy(
 
 
 def _in_order(log: IntactLog, archive: ArchivedPart, end: int) -> Iterator[tuple[int, Transaction | StreamkitError]]:
-    """Each transaction from the floor to `end`, or why it cannot be read."""
+    """Yield each transaction from the floor to `end`, or the reason for which it cannot be read."""
     number = log.floor.number
     for archived, found in archive.transactions(number):
         yield from _logged(log, archive, number, archived - 1)

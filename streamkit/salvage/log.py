@@ -46,7 +46,7 @@ class IntactLog:
         """The first transaction that is not trimmed."""
         self.erased: list[Erasure] = []
         self.removed: dict[str, tuple[int, str]] = {}
-        """For each trimmed or deleted segment: the last sequence that is gone, and the reason."""
+        """The last removed sequence of each trimmed or deleted segment, and the reason."""
         self._space, self._settings = space, settings
         key = bytes(partition_key(space, partition))
         self._seed = seed_of(settings, key)

@@ -27,7 +27,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of the names of segments."""
     priority: int = 0
     expires: float = 0.0
-    """In seconds since the epoch; 0: never."""
+    """The time at which the rights end, in seconds since the epoch; 0: never."""
 
     def check(self, scope: str) -> None:
         """A Problem unless the key has the scope."""

@@ -46,7 +46,7 @@ class EntryOut(msgspec.Struct, omit_defaults=True):
     metadata: Any = None
     tier: str | UnsetType = UNSET
     space: str | UnsetType = UNSET
-    """In a read of several spaces."""
+    """The entry's space, in a read of several spaces."""
 
 
 class GapOut(msgspec.Struct):
@@ -61,7 +61,7 @@ def _uuid(raw: bytes) -> str:
 
 
 _node = lru_cache(1024)(_uuid)
-"""There are few nodes, and many transactions of each."""
+"""The text of a node's id. Few nodes have many transactions each, so the texts are kept."""
 
 
 def name_of_transaction(trx: TRX) -> TransactionName:

@@ -233,7 +233,7 @@ class Gate:
         self.body_bytes += size
 
     def give_bytes(self, size: int) -> None:
-        """It has been dealt with."""
+        """Give back the bytes of a body that has been handled."""
         self.body_bytes -= size
 
 

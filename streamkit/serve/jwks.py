@@ -35,7 +35,7 @@ _ALGORITHMS = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-"""Those that a key without `alg` verifies, by its type."""
+"""The algorithms that a key without `alg` verifies, by its type."""
 
 
 class PublicKey(msgspec.Struct, frozen=True):

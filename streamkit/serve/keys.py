@@ -45,7 +45,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spaces: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
     expires: int = 0
-    """In seconds since the epoch; 0: never."""
+    """The time at which the key ends, in seconds since the epoch; 0: never."""
     created: int = 0
     name: str = ""
     priority: int = 0

@@ -30,7 +30,7 @@ class Metrics:
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._latencies: dict[str, _Series] = {}
         self.refusals: Counter[str] = Counter()
-        """By the code of the problem."""
+        """The number of refused requests, by the code of the problem."""
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """A request to `route`, a pattern, was answered."""

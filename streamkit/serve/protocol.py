@@ -18,7 +18,7 @@ from .unread import CutsUnread
 __all__ = ["protocol_of"]
 
 _Plain = HttpToolsProtocol
-"""Its methods are called by this name: `super()` took some microseconds of each request."""
+"""The base class by name, because `super()` took some microseconds of each request."""
 
 
 def _refusal(problem: Problem, reason: bytes) -> bytes:

@@ -58,7 +58,7 @@ class Request:
         self.access = EVERYTHING
         """The rights of the caller."""
         self.priority = 0
-        """Its priority among the requests of the process."""
+        """The request's priority among the requests of the process."""
         self.opened: Waiter | None = None
         """The watcher of the client's connection, once it exists."""
         self._receive = receive

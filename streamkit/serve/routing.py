@@ -36,7 +36,7 @@ class Route:
     scope: str
     """The scope that a key needs: "read", "write", "delete", "admin"; "" is open to all."""
     describe: Any = None
-    """For the OpenAPI document; None if it is not in there."""
+    """The description in the OpenAPI document; None for a route that is not in it."""
     names: tuple[str, ...] = ()
     narrow: bool = False
     """The handler itself heeds which segments a key is for; else a route of a whole space needs a key for all."""

@@ -122,7 +122,7 @@ class Service:
         return url.partition("://")[0] if "://" in url else "file"
 
     def opened(self, store_id: UUID) -> float:
-        """When this process opened a store, by the monotonic clock."""
+        """The time at which this process opened a store, by the monotonic clock."""
         return self._opened.get(store_id, time.monotonic())
 
     @property

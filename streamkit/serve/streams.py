@@ -46,7 +46,7 @@ class OpenStream(Waiter):
         self.access = access
         """The rights that it was opened with."""
         self.is_over = False
-        """These rights have ended: the key was revoked, or it has expired."""
+        """True if the rights have ended: the key was revoked, or it has expired."""
         self._send = send
         self._ticker = ticker
         self._bodiless = bodiless
@@ -59,7 +59,7 @@ class OpenStream(Waiter):
         self.writing_since: float | None = None
         """Since when a write waits for the client, by the loop's clock."""
         self.written_at = 0.0
-        """When the last write ended."""
+        """The time at which the last write ended, by the loop's clock."""
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and the headers."""

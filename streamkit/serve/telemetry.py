@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 Values = Iterable[tuple[float, dict[str, str]]]
-"""Each with its attributes."""
+"""Values, each with its attributes."""
 
 
 def export(service: Service) -> None:

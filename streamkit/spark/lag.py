@@ -74,7 +74,7 @@ def _partitions(client: Client, store: UUID, space: str, incarnation: str | None
 
 
 def _offsets(checkpoint: str) -> list[StreamOffset]:
-    """For each source of streamkit, the offset at which the last finished batch ended."""
+    """The end offset of the last finished batch, for each source of streamkit."""
     try:
         filesystem, path = _directory(checkpoint)
         done = max(_numbers(filesystem, f"{path}/commits"), default=None)

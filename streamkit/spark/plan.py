@@ -91,7 +91,7 @@ class Piece:
 
 
 def partitions_of(client: Client, options: Options) -> Iterator[tuple[Store, str, Partition]]:
-    """Every partition that is read. PermanentError if a store or a space does not exist."""
+    """Yield every partition that is read. PermanentError if a store or a space does not exist."""
     there = sorted(client.stores())
     stores = there if options.stores is None else options.stores
     found = False

@@ -179,7 +179,7 @@ def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[
 
 
 def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With the table's types: another engine's file may have its own for the same."""
+    """The batch with the table's types. A file of another engine may have other types for the same values."""
     import pyarrow as pa
 
     return as_ours(pa.Table.from_batches([batch]), large=False).combine_chunks().to_batches()[0]

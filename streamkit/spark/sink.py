@@ -47,7 +47,8 @@ _UNCOLLECTED = 100_000
 _BUCKET = "streamkit_bucket"
 _ROW = "streamkit_row"
 _BUCKETS = 16
-"""At least so many, whatever the cluster: a repeated write must come to the same."""
+"""The least number of buckets. It does not depend on the cluster, because a repeated write must give the same
+buckets."""
 _TYPES = {
     "segment": ("string",),
     "payload": ("binary", "string"),
@@ -239,12 +240,12 @@ class _Transactions:
         self._options = options
         self._client = client
         self._places: dict[tuple[UUID, str], tuple[int, int]] = {}
-        """For each store and space its place among them, and how many partitions it has."""
+        """The place of each (store, space) among them, and the number of its partitions."""
         self._place: tuple[UUID, str] | None = None
         self._number = self._count = 0
         """The last group, with its state: usually there is only one."""
         self._open: dict[tuple[int, int], _Open] = {}
-        """By the space's place, and the partition."""
+        """The open partitions, by the space's place and the partition."""
         self._bytes = 0
 
     def cut(self, stretches: Iterator[_Stretch]) -> Iterator[tuple[int | None, _Open]]:
@@ -467,7 +468,7 @@ class _Writer:
         return Written(rows, count)
 
     def _in_order(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Those of a segment together, in the order of the order column, or as they come."""
+        """The rows with those of a segment together, in the order of the order column, or as they come."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamkitSource"]
 
 _TABLE = "streamkit"
-"""In the metadata of a table's columns: the options of the table."""
+"""Key in the metadata of a table's columns: the options of the table."""
 
 
 class Task(InputPartition):

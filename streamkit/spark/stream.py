@@ -316,6 +316,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return reaching(begin, end, entries, lambda number: self._position(partition, number))
 
     def _time(self, partition: Partition, number: int) -> int:
-        """When a transaction was committed; 0 for one that the log does not hold any more, which is old."""
+        """The time at which a transaction was committed; 0 for an old one that the log no longer holds."""
         header = partition.header(number) if number > partition.head.archived else None
         return header.timestamp if header is not None else 0

@@ -28,7 +28,7 @@ class SpaceOffset(NamedTuple):
     incarnation: str | None
     """The incarnation in hex; None in a checkpoint of version 1, which lacks it."""
     read: tuple[tuple[int, int], ...]
-    """For each partition: the last transaction read, and the number of entries read of the next one."""
+    """The last transaction read of each partition, and the number of entries read of the next one."""
 
     def of(self, partition: int) -> tuple[int, int]:
         return self.read[partition] if partition < len(self.read) else (0, 0)

@@ -17,7 +17,7 @@ from . import names
 __all__ = ["Meters", "observed"]
 
 Values = Iterable[tuple[float, dict[str, str]]]
-"""Each with its attributes."""
+"""Values, each with its attributes."""
 _MOST_PARTS = 1000
 """Groups, views and routes whose lag is observed. Their status is read from the storage."""
 

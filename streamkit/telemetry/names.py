@@ -1,4 +1,4 @@
-"""Every name that telemetry gives out: attributes, metrics and their units, after OpenTelemetry's conventions."""
+"""The names that telemetry gives out: attributes, metrics and their units, after OpenTelemetry's conventions."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ class Call(NamedTuple):
     """One call as the trace shows it. Values and etags are left out: they differ between two equal runs."""
 
     number: int
-    """From 0, over calls of all kinds. A zombie has the number of the call that it comes from."""
+    """The number of the call, from 0, over calls of all kinds. A zombie has the number of the call that it comes
+    from."""
     kind: str
     """A key of FAULTS, or "zombie"."""
     what: str

@@ -52,12 +52,12 @@ class AsyncTypedTransaction(Generic[W]):
 
     @property
     def statuses(self) -> dict[str, SegmentStatus]:
-        """After the commit: each segment's status."""
+        """Return each segment's status after the commit; empty before it."""
         return self.transaction.statuses
 
     @property
     def trx(self) -> TRX | None:
-        """After the commit."""
+        """Return the transaction's id after the commit; None before it."""
         return self.transaction.trx
 
     async def __aenter__(self) -> AsyncTypedTransaction[W]:

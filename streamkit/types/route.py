@@ -31,7 +31,7 @@ def routed(
     last: list[tuple[Entry, Typed[Any] | None]] = []
 
     def read(entry: Entry) -> Typed[Any] | None:
-        """Each entry is read once for its functions."""
+        """Read an entry once for all functions."""
         for known, found in last:
             if known is entry:
                 return found

@@ -51,12 +51,12 @@ class TypedTransaction(Generic[W]):
 
     @property
     def statuses(self) -> dict[str, SegmentStatus]:
-        """After the commit: each segment's status."""
+        """Return each segment's status after the commit; empty before it."""
         return self.transaction.statuses
 
     @property
     def trx(self) -> TRX | None:
-        """After the commit."""
+        """Return the transaction's id after the commit; None before it."""
         return self.transaction.trx
 
     def __enter__(self) -> TypedTransaction[W]:

@@ -133,7 +133,7 @@ class Build:
             self._incomplete()
 
     def _apply(self, entries: Sequence[Entry]) -> bool:
-        """In one transaction; if that fails, in halves, down to the entry that it is about."""
+        """Apply the entries in one transaction; if that fails, in halves, down to the failing entry."""
         try:
             self._commit(entries)
             return True
@@ -328,5 +328,5 @@ def _is_in(failure: ViewFailure | None, gap: Removed) -> bool:
 
 
 def _is_of_the_database(error: Exception) -> bool:
-    """Not of an entry that `apply` found to be damaged, as `repository.event(entry)` may."""
+    """True if the error is of the database, and not of an entry that `apply` found to be damaged."""
     return isinstance(error, CorruptData) and isinstance(error.__cause__, sqlite3.Error)

@@ -36,7 +36,7 @@ class LocalView(msgspec.Struct, frozen=True):
 
 
 def find_views(store: Store, name: str | None = None, *, local: bool = False) -> Iterator[LocalView]:
-    """Those in the store's place for views, by name; with a `name`, which may be a path, that one alone.
+    """The views in the store's place for views, by name; with a `name`, which may be a path, that one alone.
 
     `local`: only those with a database on this machine. Their published databases are not counted, which would be a
     request to the storage.
@@ -108,7 +108,7 @@ _VALUE_BYTES = 8 << 20
 def query_within(
     path: str, sql: str, parameters: Sequence[Any] = (), *, limit: int = 1000, seconds: float = 5.0
 ) -> Rows:
-    """At most `limit` rows of one SELECT, and about 8 MiB of them, for callers that are not trusted.
+    """Run one SELECT for a caller that is not trusted: at most `limit` rows, and about 8 MiB of them.
 
     It writes nothing, opens no other file, reads no pragma, and is stopped after `seconds`. PermanentError for SQL that
     SQLite refuses, and for a query that is stopped.

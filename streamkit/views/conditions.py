@@ -20,7 +20,7 @@ _OWN = {"segment": str, "space": str, "sequence": int, "timestamp": int}
 _KINDS = {str: ("text",), int: ("integer", "real"), bool: ("true", "false")}
 """The results of `json_type` for values of one kind. `json_extract` gives 1 for true, and text for lists."""
 _MOST_VALUES = 10_000
-"""In a list. SQLite takes some 32,000 parameters."""
+"""The most values in a list. SQLite takes some 32,000 parameters."""
 
 
 class Column:

@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     resumed: ViewFailure | None = None
     """Why it was paused, until it tries again: the entry is the next, and may still be passed over."""
     told: dict[str, tuple[int, ...]] = {}
-    """By space: the transaction of each partition up to which the build has handled erasures."""
+    """The transaction of each partition up to which the build has handled erasures, by space."""
     clean: bool = False
     """True if the file holds no erased entries, not even in its free space."""
 
@@ -123,7 +123,7 @@ def _authorizer(db: ViewConnection) -> Callable[..., int]:
 
 
 def open_writer(path: str) -> ViewConnection:
-    """The one that builds; made if it is not there. CorruptData where the file is no whole database."""
+    """Open the connection that builds; makes a missing file. CorruptData if the file is no whole database."""
     with mapped(path):
         db = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, factory=ViewConnection, cached_statements=512

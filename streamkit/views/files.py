@@ -204,7 +204,7 @@ class ViewFiles:
         return []
 
     def remove_scratches(self) -> None:
-        """Only the process that holds the lease to publish this view calls it."""
+        """Remove scratch files. Only the process that holds the lease to publish this view calls it."""
         self._remove(self.scratches())
 
     def _remove(self, names: Sequence[str]) -> None:

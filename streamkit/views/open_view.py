@@ -112,7 +112,7 @@ class OpenView:
         self._publishes = publish
         self._publish_every = publish_every
         self._published: tuple[float, int] | None = None
-        """When it was published last, by the monotonic clock, and at which revision."""
+        """The time of the latest publication, by the monotonic clock, and its revision."""
         self._swept = False
         """True if leftovers of stopped processes were removed since the view was opened."""
         self._stops: set[Stop] = set()
@@ -612,7 +612,7 @@ class OpenView:
         return self._status(self._state(), self._ends())
 
     def _status(self, state: State | None, ends: dict[str, Offset] | None) -> ViewStatus:
-        """Without `ends` it is taken to be current."""
+        """The status of the view. Without `ends` it is taken to be current."""
         path = self._files.next()
         beside = _state_of(path) if path is not None else None
         error = (beside.failure if beside else None) or (state.failure if state else None)

@@ -90,7 +90,7 @@ def default_path(store: Store, name: str) -> str:
 
 
 class Snapshots:
-    """Those of one view, of one version. PermanentError where the store has no place for archives."""
+    """The published snapshots of one version of a view. PermanentError if the store has no place for archives."""
 
     def __init__(self, store: Store, name: str, key: str) -> None:
         from ..archive.location import path_name
@@ -294,7 +294,7 @@ class _Files:
 
 
 class _Objects:
-    """By the library that keeps the archives."""
+    """Objects, read and written by the library that keeps the archives."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         try:

@@ -96,5 +96,6 @@ class Reduce(EntryView, Generic[S]):
 
 
 def _type_of(initial: Any) -> Any:
-    """Any, where the value alone is no promise: 0 may be followed by 0.5, and None by everything."""
+    """The type of later states; Any if the initial value is no promise: 0 may be followed by 0.5, and None by
+    everything."""
     return Any if type(initial) in _NATIVE else type(initial)

@@ -112,7 +112,7 @@ class Search(EntryView):
 
 
 def _terms(query: str) -> str:
-    """In FTS5's language, with nothing in it that would mean something else there."""
+    """The query in FTS5's language, with each word quoted, so that no word has a special meaning."""
     found = []
     query = query.replace("\0", " ")  # for FTS5 a query ends there
     for phrase, star, word in _TERM.findall(query):

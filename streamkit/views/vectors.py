@@ -112,7 +112,7 @@ class Vectors(EntryView):
 
 
 def _by_extension(db: sqlite3.Connection, wanted: bytes, limit: int) -> Iterable[tuple[int, float]] | None:
-    """By sqlite-vec, if it is installed and may be loaded."""
+    """Search with sqlite-vec, if it is installed and may be loaded."""
     try:
         import sqlite_vec
     except ImportError:

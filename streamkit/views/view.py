@@ -27,7 +27,8 @@ class View:
     """
 
     version: int = 1
-    """From 0. Raise it when `setup` or `apply` change: a new database is built beside the old one."""
+    """The version of the view, from 0. Raise it when `setup` or `apply` change: a new database is built beside the old
+    one."""
 
     def setup(self, db: sqlite3.Connection) -> None:
         """Make the tables, in a new database."""
@@ -53,7 +54,7 @@ class ViewFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     timestamp: int
     """The entry's timestamp, in ms."""
     offset: str
-    """After the entry, as hex text."""
+    """The offset after the entry, as hex text."""
     error: str
     """The class and message of the exception that `apply` raised."""
 

@@ -267,7 +267,7 @@ class StreamkitApplicationRecorder(StreamkitAggregateRecorder, ApplicationRecord
         return found[:limit]
 
     def _transactions(self, first: int) -> Iterator[_Transaction]:
-        """Those with notifications, from that of the notification `first` on."""
+        """Transactions with notifications, beginning with the transaction of notification `first`."""
         known, offset = self._next
         ids: dict[str, int] = {}
         """The ids of the transaction's notifications, by their places. One commit may hold several saves."""

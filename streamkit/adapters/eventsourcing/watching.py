@@ -13,7 +13,8 @@ _QUIET = 1.0
 
 
 class Watching:
-    """Beside one of the library's two subscriptions with a thread that pulls. They have no base class in common."""
+    """A watcher beside one of the library's two subscription classes, which have a thread that pulls and no common
+    base."""
 
     def _watch(self, changes: Callable[[float], Iterator[object]]) -> None:
         """Wake the puller for each change, in a thread of its own, until the subscription is stopped."""

@@ -28,7 +28,8 @@ _POLICY = (
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     b"trusted-types 'none'"
 )
-"""Only files of this server run or style a page, no text becomes markup, and no other site shows it in a frame."""
+"""Headers of a page: only files of this server run or style it, no text becomes markup, and no other site shows it in a
+frame."""
 _SAFE = (
     (b"content-security-policy", _POLICY),
     (b"x-frame-options", b"DENY"),

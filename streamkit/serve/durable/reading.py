@@ -30,7 +30,7 @@ class Page(NamedTuple):
 
 
 def walk(streams: Streams, parts: Iterable[Part], after: int) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Each message whose offset is above `after`, with its offset."""
+    """Yield each message whose offset is above `after`, with its offset."""
     return items(streams.store.calls, _walk(streams.store.sync, streams.space, parts, after))
 
 

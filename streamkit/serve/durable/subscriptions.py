@@ -75,16 +75,17 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int = 1
 
     def without(self, gone: Collection[str]) -> Subscription:
-        """Without the links to deleted streams that only the pattern made."""
+        """The subscription without the links to deleted streams that only the pattern made."""
         links = {path: link for path, link in self.links.items() if link.explicit or path not in gone}
         return self if len(links) == len(self.links) else replace(self, links=links)
 
     def linked(self, path: str, begin: int) -> Subscription:
-        """With the stream `path`, which matched the pattern for the first time, from the offset `begin` on."""
+        """The subscription with the stream `path`, which now matched the pattern, from the offset `begin` on."""
         return replace(self, links={**self.links, path: Link(begin, False, True)})
 
     def woken(self, wake: str, now: int, tails: Mapping[str, int]) -> Subscription:
-        """With a new wake under way. The lease of a webhook begins now, that of a worker when it claims."""
+        """The subscription with a new wake under way. The lease of a webhook begins now, that of a worker when it
+        claims."""
         leased = now + self.config.lease_ttl_ms if self.config.type == "webhook" else 0
         return replace(self, generation=self.generation + 1, wake=wake, holder=None, until=leased, snapshot=dict(tails))
 
@@ -93,7 +94,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, holder=worker, until=now + self.config.lease_ttl_ms)
 
     def extended(self, now: int) -> Subscription:
-        """With a lease that begins again."""
+        """The subscription with a lease that begins again."""
         return replace(self, until=now + self.config.lease_ttl_ms)
 
     def released(self) -> Subscription:
@@ -174,7 +175,7 @@ def pending(subscription: Subscription, tails: Mapping[str, int]) -> bool:
 
 
 def acked(subscription: Subscription, acks: Mapping[str, int], tails: Mapping[str, int]) -> Subscription:
-    """With later positions. Refused if a stream is not linked, or has no such offset yet."""
+    """The subscription with later positions. Refused if a stream is not linked, or has no such offset yet."""
     links = dict(subscription.links)
     for path, offset in acks.items():
         link = links.get(path)

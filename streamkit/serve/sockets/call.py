@@ -31,9 +31,9 @@ class Call(msgspec.Struct, kw_only=True):
     headers: list[tuple[bytes, bytes]] = []
     body: bytes = b""
     streams: bool = False
-    """It is a subscription: its answer is a stream of events."""
+    """True for a subscription: its answer is a stream of events."""
     waits: bool = False
-    """It may wait for news, and counts like a subscription meanwhile."""
+    """True for a call that may wait for news, and counts like a subscription meanwhile."""
     order: frozenset[str] = frozenset()
     """Calls of a connection that share one of these texts are handled in their order."""
     group: str = ""

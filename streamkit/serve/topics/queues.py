@@ -85,7 +85,7 @@ def leased(group: Group, deliveries: list[Delivery], seconds: float | None) -> l
 
 
 def claim(topics: Topics, topic: Topic, node: str, most: int, seconds: float | None) -> list[Delivery]:
-    """At most `most` jobs for a worker, in the order of their sequences."""
+    """Claim at most `most` jobs for a worker, in the order of their sequences."""
     group = topics.group(topic)
     found = group.receive(most, consumer=node)
     bury(topics, topic, group)

@@ -77,7 +77,7 @@ class TopicRoutes:
     # -- the store ----------------------------------------------------------------------------------------------
 
     def _store(self, request: Request) -> AsyncStore:
-        """The one store of the key, or the server's own."""
+        """The only store of the key, or the server's own."""
         stores = request.access.stores
         id = next(iter(stores)) if len(stores) == 1 else request.service.own_store
         if id is None:

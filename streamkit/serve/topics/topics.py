@@ -118,7 +118,7 @@ class Topics:
         self.configs: dict[str, TopicConfig] = {}
         """The configurations of topics as they were last seen."""
         self.read_at: dict[str, int] = {}
-        """When each topic was last read by this process, in ms."""
+        """The time at which this process last read each topic, in ms."""
         self._counted: dict[str, _Counted] = {}
         self._buried: dict[str, tuple[set[str], int]] = {}
         self._trimmed: dict[str, int] = {}

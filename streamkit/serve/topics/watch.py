@@ -76,7 +76,7 @@ class Watch(msgspec.Struct):
     data: bool
     heartbeat_ms: int
     made: int = 0
-    """In ms since 1970."""
+    """The time of the item, in ms since 1970."""
 
     def wanted(self) -> Wanted:
         return Wanted(self.limit, self.max_bytes, frozenset(self.nodes), self.tags, self.meta, self.data)

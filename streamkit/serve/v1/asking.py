@@ -129,7 +129,7 @@ HANDLERS: Mapping[str, Handler] = {
     "nearest": nearest_in_view,
     "links": links_of_view,
 }
-"""By the name of the function."""
+"""The handlers by the name of the function."""
 _COMMON = frozenset(_AskIn.__struct_fields__)
 _KEYS = frozenset({"key", "start", "end", "prefix"})
 

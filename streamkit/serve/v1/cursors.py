@@ -57,7 +57,7 @@ def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
 
 
 class SegmentCursor:
-    """After a sequence of a segment."""
+    """A cursor after a sequence of a segment."""
 
     def __init__(self, store: AsyncStore, space: str, segment: str, after: int, bounds: Reading) -> None:
         self.segment: str = segment
@@ -101,7 +101,7 @@ class SegmentCursor:
 
 
 def _listed(items: list[Item], bounds: Reading) -> list[Item]:
-    """Without gaps, if the caller wants none."""
+    """The items, without gaps if the caller wants none."""
     return items if bounds.gaps == "yield" else [item for item in items if type(item.what) is Entry]
 
 
@@ -112,7 +112,7 @@ def _sequence(item: Item) -> int:
 
 
 class SpaceCursor:
-    """After an offset of a space."""
+    """A cursor after an offset of a space."""
 
     segment = None
 
@@ -139,7 +139,7 @@ class SpaceCursor:
         return _events(items, self.offset.hex()), is_end
 
     def reached(self, entry: Entry) -> None:
-        """Its place is after `entry`, which was read from where it was."""
+        """Move the cursor after `entry`, which was read from its present place."""
         self._last = entry
 
     def _read(self, store: Store, offset: LexKey) -> tuple[list[Item], bool]:
@@ -195,7 +195,7 @@ class SpaceCursor:
 
 
 class SeveralCursor:
-    """After the offsets of several spaces. Each entry tells its space."""
+    """A cursor after the offsets of several spaces. Each entry tells its space."""
 
     segment = None
 

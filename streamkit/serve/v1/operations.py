@@ -222,7 +222,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "get_operation": Operation(answers={200: OperationOut}, others=(_EVENTS,)),
     "push": Operation(query={"consumer": TEXT, "limit": _SOME}, answers={200: str}, media=_EVENTS),
 }
-"""By the name of the handler, or by the name that WITH_BODY has for it."""
+"""The operations by the name of the handler, or by the name that WITH_BODY has for it."""
 WITH_BODY: Mapping[str, str] = {
     "read_several": "query_several",
     **{name: f"{name}_by_body" for name in OPERATIONS if f"{name}_by_body" in OPERATIONS},

@@ -39,7 +39,7 @@ class RecordIn(msgspec.Struct, forbid_unknown_fields=True):
 
 _ITEMS = {"anyOf": [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (EntryOut, GapOut)]}
 Entries = Annotated[list[Any], Meta(extra_json_schema={"items": _ITEMS})]
-"""Each is an EntryOut, or a GapOut."""
+"""A list of EntryOut and GapOut."""
 
 
 class Page(msgspec.Struct):

@@ -51,7 +51,7 @@ class TransactionOut(msgspec.Struct):
     segments: list[StatusOut]
     trx: TransactionName | None
     offset: str | None
-    """After it, in the space."""
+    """The offset in the space after the write."""
 
 
 class OutcomeOut(msgspec.Struct):

@@ -55,7 +55,8 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
 def _together(
     spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive: str | None
 ) -> tuple[DataFrame, list[tuple[str, str, str, str]], list[str]]:
-    """Their entries in one frame, which costs less than one for each; the unreadable ones; the ones with removals."""
+    """The spaces' entries in one frame, which costs less than several; the unreadable spaces; the spaces with
+    removals."""
     whole, failed, thinned = Plan([], [], {}, set()), [], []
     given = {"url": url, "columns": ",".join(_COLUMNS), **({"archive": archive} if archive else {})}
     register(spark)
