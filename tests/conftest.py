@@ -20,9 +20,11 @@ MEMORY = Path("/dev/shm")
 
 
 def _in_memory() -> str | None:
-    """Make a folder for temporary files in memory: no test proves what a disk does when the power goes.
+    """Make a folder for temporary files in memory: no test depends on a real disk in a power cut.
 
-    None if somebody has said where, or if there it is small, as in many containers, or not executable."""
+    None if the caller has chosen a folder, or if the folder in memory is small, as in many containers, or not
+    executable.
+    """
     if "TMPDIR" in os.environ or not MEMORY.is_dir():
         return None
     if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC or shutil.disk_usage(MEMORY).free < 4 << 30:

@@ -20,7 +20,8 @@ PATIENCE = 60.0
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a coroutine function as a test, in an event loop of its own; whatever it leaves behind is an error."""
+    """Run a coroutine function as a test, in an event loop of its own. Tasks or threads that it leaves behind are an
+    error."""
 
     @functools.wraps(test)
     def run(*args: Any, **options: Any) -> None:
@@ -57,11 +58,11 @@ class AsyncSubject:
 
 @pytest.fixture(params=KINDS)
 def aio(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> AsyncSubject:
-    """A store that nobody wrote to, of each kind."""
+    """An empty store of each kind."""
     return AsyncSubject(make_url(request.param))
 
 
 @pytest.fixture
 def memory(make_url: Callable[[str], str]) -> AsyncSubject:
-    """A store that nobody wrote to, in memory."""
+    """An empty store in memory."""
     return AsyncSubject(make_url("remote"))

@@ -56,7 +56,7 @@ class Archiving:
 
 @pytest.fixture
 def hardly_a_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A space has a grace of 50 ms, where nobody says another."""
+    """Give spaces a grace of 50 ms, unless a test chooses another."""
     from streamkit import space, store
 
     monkeypatch.setattr(space.settings_of, "__defaults__", (0.05,))
@@ -68,7 +68,7 @@ class ArchivedConformance(StoreConformance):
     """All of the contract, with an archiver running all the time. `root` is a test's own URL."""
 
     sample: tuple[type, ...] = ()
-    """If any: the checks of these alone, where not every one is asked for."""
+    """The checks of a sample; empty for all of them."""
 
     archivers: list[Archiving]
     pause = 0.02

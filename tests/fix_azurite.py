@@ -28,7 +28,7 @@ class Azurite(NamedTuple):
 
 
 def _ports(server: subprocess.Popen[str]) -> dict[str, int]:
-    """The port of each service, once all three listen. RuntimeError with what it printed if they never do."""
+    """The port of each service, once all three listen. Otherwise RuntimeError with the output of the program."""
     assert server.stdout is not None
     ports: dict[str, int] = {}
     printed: list[str] = []

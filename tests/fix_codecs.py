@@ -1,4 +1,4 @@
-"""Both codecs: the Python functions, and the compiled twin where it is installed. Tests of formats run over each."""
+"""The two codecs: the Python functions, and the compiled twin if it is installed. Tests of formats run over each."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 EXHAUSTIVE = os.environ.get("STREAMKIT_EXHAUSTIVE") == "1"
-"""Every point, every schedule and many more seeds, instead of a sample: `make test-exhaustive`."""
+"""True for an exhaustive run (`make test-exhaustive`): every point, every schedule and many more seeds."""
 
 KINDS = ("memory", "remote", "local") if EXHAUSTIVE else ("remote", "local")
-"""Stores that judge an invariant of the engine. To the engine a local store is like one in this process's memory, so
-the latter, which the contract's own suite checks in every run, is a judge in exhaustive runs only."""
+"""The kinds of stores that judge an invariant of the engine. The engine treats a store on disk and one in memory alike.
+The contract's suite checks the latter in every run, so it is a judge in exhaustive runs only."""
 
-# The same examples in every run of the sample, others in every exhaustive one; and how long one takes is up to the
-# machine, which may have other things to do.
+# Settings of Hypothesis: the same examples in every run of the sample, others in every exhaustive run. An example has
+# no deadline, because the machine may be busy.
 settings.register_profile(
     "here", derandomize=not EXHAUSTIVE, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,13 +29,13 @@ _T = TypeVar("_T")
 
 
 def sample(plans: Iterable[_T], one_in: int) -> Iterator[_T]:
-    """All of them if that is what was asked for, else one in so many."""
+    """All `cases` in an exhaustive run, else a sample."""
     return (plan for at, plan in enumerate(plans) if EXHAUSTIVE or at % one_in == 0)
 
 
 @pytest.fixture
 def covered(record_property: Callable[[str, object], None]) -> Callable[[str, int], None]:
-    """covered("crash points", 17): adds to what is printed at the end under that name."""
+    """A function: covered("crash points", 17) adds 17 to the count that is printed at the end under that name."""
     return lambda name, count: record_property(f"covered {name}", count)
 
 

@@ -58,7 +58,7 @@ Op = Append | Put | Delete
 
 
 def write(backend: Backend, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> None:
-    """One after the other; what is deleted, at once."""
+    """Stores in one directory, one after the other. Deleted files are freed at once."""
     gone = [op.key for op in ops if isinstance(op, Delete)]
     for op in ops:
         if isinstance(op, Append):
@@ -125,7 +125,7 @@ class LocalStore:
         return sorted(path for path in self.path.rglob("*") if path.is_file())
 
     def cut_power(self, synced: int | None = None, partition: bytes = P) -> None:
-        """Let the machine start anew; `synced`: what is known to be durable."""
+        """Simulate a restart of the machine. `synced`: the known durable end."""
         self.close()
         data = bytearray(self.head(partition).read_bytes())
         data[560:576] = bytes(16)
@@ -174,7 +174,8 @@ def in_child(work: Callable[[], Any]) -> int:
 
 
 class Repeating:
-    """`work` in a forked process, again at every call, as to fork for each takes longer than most work.
+    """A function that calls `work` in a forked process, the same one for many calls, because a fork takes longer than
+    most work.
 
     A call gives what `work` returns, 0 to 98; 99 if it raised; negative if a signal ended the process, and then
     the next call starts another.

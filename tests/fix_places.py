@@ -11,7 +11,7 @@ __all__ = ["url_in"]
 
 
 def url_in(place: str, request: pytest.FixtureRequest) -> str:
-    """In "memory", "local", "s3" or "azure", whose servers are started if need be."""
+    """A URL in "memory", "local", "s3" or "azure". The servers are started if necessary."""
     match place:
         case "memory":
             return f"memory://{uuid4().hex}"

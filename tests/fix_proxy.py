@@ -1,4 +1,4 @@
-"""A small HTTP proxy before a server on this machine, that loses, doubles, delays and cuts what it carries.
+"""A small HTTP proxy before a server on this machine: it loses, doubles, delays and cuts messages.
 
     proxy = make_proxy("127.0.0.1", port)       # fixture; give the client proxy.endpoint instead of the server's
     proxy.plan = [PASS, DROP_ANSWER]            # for the next requests in turn, then PASS
@@ -37,7 +37,7 @@ class Fault(NamedTuple):
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     applied: bool = False
-    """Whether the server gets it, where that is not as usual."""
+    """True or False if the server gets the request or not, in an unusual case; else None."""
     seconds: float = 0.0
     gate: threading.Event | None = None
     cut: int = 0
@@ -54,7 +54,7 @@ DUPLICATE = Fault("duplicate")
 CUT_BODY = Fault("cut")
 """The head and the first half of the body, then the connection is closed. Without a body: half of the first line."""
 LATE = Fault("late")
-"""As DROP_REQUEST, but `proxy.deliver()` brings it to the server later."""
+"""Drop the request as DROP_REQUEST does; `proxy.deliver()` brings it to the server later."""
 SILENT = Fault("silent")
 """The server never sees it, and nothing happens until the client gives up."""
 SILENT_ANSWER = Fault("silent", applied=True)
@@ -208,7 +208,7 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is what these tests are about."""
+        """Ignore errors of a client that went away, which these tests cause."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -276,7 +276,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send(code, headers, body, cut=-1 if fault.kind == "cut" else 0)
 
     def _send(self, code: int, headers: list[tuple[str, str]], body: bytes, *, cut: int) -> None:
-        """With `cut`, only so many bytes; -1: until the middle of the body."""
+        """Send an answer. `cut`: only the first `cut` bytes; -1: until the middle of the body."""
         headers = [pair for pair in headers if pair[0].lower() not in _HOP]
         sized = any(name.lower() == "content-length" for name, _ in headers)
         if not sized and self.command != "HEAD" and code not in (204, 304):
@@ -291,7 +291,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._hang_up()
 
     def _wait_for_client(self) -> None:
-        """Until the client closes its end, or the proxy is closed."""
+        """Wait until the client closes its end, or the proxy is closed."""
         self.connection.settimeout(0.05)
         while not self.owner._stopped.is_set():
             try:

@@ -126,8 +126,8 @@ class Served:
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, *, at: str | None = None
     ) -> Reply:
-        """One request. A path that does not begin with "/" is below the server's own store. `body`: bytes, or what is
-        sent as JSON."""
+        """One request. A path that does not begin with "/" is below the server's own store. `body`: bytes, or a value
+        that is sent as JSON."""
         headers = dict(headers or {})
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
@@ -157,7 +157,7 @@ class Served:
 
 @pytest.fixture(params=["memory", "local"] if EXHAUSTIVE else ["memory"])
 def served(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> Iterator[Served]:
-    """A server of a store that nobody wrote to; test_durable_conformance and test_killed_servers have one on a disk."""
+    """A server of an empty store; test_durable_conformance and test_killed_servers have one on a disk."""
     found = Served(make_url(request.param))
     yield found
     found.close()

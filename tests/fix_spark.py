@@ -76,7 +76,8 @@ def entries_of(store: Store, space: str = SPACE) -> list[tuple[Any, ...]]:
 def restore_beside_damaged(
     client: Client, root: str, capsys: pytest.CaptureFixture[str], harm: Callable[[Store, str], None]
 ) -> None:
-    """Of three archived spaces `harm(store, space)` damages two: the third is restored, and the others are named."""
+    """Restore three archived spaces, two of which `harm(store, space)` has damaged: the third is restored, and an error
+    names the others."""
     from streamkit.spark.jobs import restore
 
     into, long = uuid4(), "l" * 200
@@ -213,7 +214,8 @@ def _members(session: int) -> list[int]:
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Iterator[Callable[..., Doomed]]:
-    """Starts programs: doomed("-m", "streamkit.spark.jobs.archive", …). What still runs at the end is killed."""
+    """A function that starts programs: doomed("-m", "streamkit.spark.jobs.archive", …). Running programs are killed at
+    the end."""
     started: list[Doomed] = []
 
     def start(*arguments: str) -> Doomed:

@@ -61,7 +61,7 @@ def make_url(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture(params=KINDS)
 def subject(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> Iterator[Subject]:
-    """A store that nobody wrote to, of each kind."""
+    """An empty store of each kind."""
     found = Subject(make_url(request.param))
     yield found
     found.close()
@@ -69,7 +69,7 @@ def subject(request: pytest.FixtureRequest, make_url: Callable[[str], str]) -> I
 
 @pytest.fixture
 def in_memory(make_url: Callable[[str], str]) -> Iterator[Subject]:
-    """One store that nobody wrote to, for arguments that are refused before any storage is asked."""
+    """One empty store, for arguments that are refused before any storage is asked."""
     found = Subject(make_url("remote"))
     yield found
     found.close()

@@ -15,7 +15,7 @@ from harness.worlds import KINDS, World, account_of, bucket_of, directory, memor
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A directory in memory, if this machine has one: what is written to it is synced all the time."""
+    """A directory in memory, if this machine has one, because the tests sync all the time."""
     root = Path(tempfile.mkdtemp(prefix="erased-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     yield root
     shutil.rmtree(root)

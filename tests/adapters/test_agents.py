@@ -1,4 +1,4 @@
-"""Sessions of agents, judged by what their libraries ask of a store."""
+"""Sessions of agents, judged by the contracts of their libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def opened(url: str, store: UUID | None = None) -> AsyncIterator[Any]:
 
 
 def test_transcripts_keep_the_contracts_of_the_claude_agent_sdk(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its suite checks 14 contracts, each on a new store."""
+    """Run the library's suite: 14 contracts, each on a new store."""
     if not SUITE.is_dir():
         pytest.skip("make test fetches the SDK's source")
     monkeypatch.syspath_prepend(str(SUITE))

@@ -43,7 +43,7 @@ def everywhere(case: type) -> None:
 
 @pytest.fixture(autouse=True)
 def environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the persistence module, and a new store."""
+    """An environment that names the persistence module and a new store."""
     url = url_in(request.cls.place, request)
     monkeypatch.setenv("PERSISTENCE_MODULE", "streamkit.adapters.eventsourcing")
     monkeypatch.setenv("STREAMKIT_URL", url)

@@ -1,4 +1,5 @@
-"""The persistence module for `eventsourcing` beside the library's own one in memory, and what its suite leaves out."""
+"""The persistence module for `eventsourcing` compared with the library's own one in memory, and the cases that its
+suite leaves out."""
 
 from __future__ import annotations
 

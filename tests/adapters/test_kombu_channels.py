@@ -102,7 +102,7 @@ def test_a_message_that_went_to_another_consumer_is_told_once(
 
 
 class Clock:
-    """The transport's clock: real time, and what was added to it."""
+    """The transport's clock: real time plus the seconds that a test has added."""
 
     added = 0.0
 

@@ -86,7 +86,8 @@ async def test_one_that_is_on_its_way_can_be_asked_for(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @in_loop
 async def test_one_whose_number_another_process_takes_is_never_tried_again(kind: str) -> None:
-    """It is on its way with a neighbour; they lose; the neighbour goes into the next transaction, alone."""
+    """The cancelled write was sent together with another one, and the commit was lost. Only the other one goes into the
+    next transaction."""
     async with held_store(kind) as held:
         await held.hold()
         first = write(held.store, "first")
@@ -142,7 +143,7 @@ async def test_one_that_others_build_on_takes_nobody_along(kind: str) -> None:
 async def test_one_that_is_withdrawn_while_its_transaction_is_planned_is_not_written(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was taken from the queue, and the index is asked about its idempotency key."""
+    """The write is cancelled after it left the queue, while the index is asked about its idempotency key."""
     async with held_store(kind) as held:
         await held.hold()
         first = write(held.store, "first", "x")
@@ -309,7 +310,7 @@ def at_every_call(error: BaseException) -> Callable[[HeldStore, int], list[int]]
 @pytest.mark.parametrize("kind", KINDS)
 @in_loop
 async def test_a_driver_that_ends_at_any_call_lets_nobody_wait_for_ever(kind: str, error: BaseException) -> None:
-    """Before a call has an effect and after: everybody is told, what they are told is true, the next goes on."""
+    """A fault before or after a call's effect: every caller gets a true answer, and the next write works."""
     plan = at_every_call(error)
     for number in itertools.count():
         async with held_store(kind) as held:
@@ -340,7 +341,7 @@ async def test_a_driver_that_ends_at_any_call_lets_nobody_wait_for_ever(kind: st
 @pytest.mark.parametrize("kind", KINDS)
 @in_loop
 async def test_a_fault_that_never_ends_is_told_and_not_tried_for_ever(kind: str, keyed: bool) -> None:
-    """With idempotency keys it comes before a transaction is sent, else after."""
+    """The fault comes before a transaction is sent if the writes have idempotency keys, else after it."""
     async with held_store(kind) as held:
         await held.store.produce("s", "a", [Record(b"begun")])
         held.release()
@@ -365,7 +366,7 @@ async def test_a_fault_that_never_ends_is_told_and_not_tried_for_ever(kind: str,
 
 @in_loop
 async def test_a_wake_up_that_is_lost_is_made_up_for(memory: AsyncSubject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither that somebody has to drive, nor that a request is done, needs to be told."""
+    """Writes complete although no notice of new work or of a finished request arrives."""
     async with memory.store() as store:
         await store.produce("s", "a", [Record(b"begun")])
         monkeypatch.setattr("streamkit.aio.writing.LoopRequest.wake", lambda self: None)
@@ -424,7 +425,7 @@ def interrupted_once(monkeypatch: pytest.MonkeyPatch, cut: Cut) -> None:
 def test_an_interrupt_at_any_step_of_the_driving_thread_lets_nobody_wait_for_ever(
     kind: str, covered: Callable[[str, int], None]
 ) -> None:
-    """Everybody is told the truth, or, once, that the outcome has to be asked for."""
+    """Every caller gets a true answer. One of them may get OutcomeUnknown."""
     one_in = 1 if EXHAUSTIVE else 13
     points = beyond = 0
     at = 0 if EXHAUSTIVE else KINDS.index(kind) * 4
@@ -467,7 +468,7 @@ async def _drive_with(kind: str, cut: Cut) -> None:
 async def test_a_member_whose_joining_is_cancelled_is_not_there_for_ever(
     aio: AsyncSubject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was on its way, and succeeds when nobody waits for it any more."""
+    """The cancelled write was already sent, and succeeds after its caller has stopped to wait."""
     entered, go_on, left = threading.Event(), threading.Event(), threading.Event()
     join, leave = Members.join, Membership.leave
 

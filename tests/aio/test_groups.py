@@ -1,4 +1,4 @@
-"""Groups and queues for coroutines: waiting takes no thread, and what is cancelled goes back."""
+"""Groups and queues for coroutines: waiting takes no thread, and a cancelled receive gives its deliveries back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INNER = {
     "look_until",
     "reception",
 }
-"""Not for users, or, as `store`, of what runs in threads."""
+"""Names that users do not call, and names such as `store` that belong to the part in threads."""
 
 
 @pytest.mark.parametrize(

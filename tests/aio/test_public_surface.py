@@ -56,14 +56,14 @@ TWINS: dict[type, str] = {
     AsyncView: "OpenView",
 }
 DELEGATING = {AsyncRoute, AsyncView}
-"""They have all methods of their twins, though not by name."""
+"""Classes that have all methods of their twins, but under other class names."""
 ONLY_HERE: dict[type, dict[str, Mapping[str, Any]]] = {
     AsyncGroup: {"hand_back": {"deliveries": []}},
     AsyncView: {"ask": {"query": nothing}},
 }
 ONLY_THERE = {"new_stop"}
 ENDLESS_READERS = {"deliveries"}
-"""They wait for ever for the next entry."""
+"""Calls that wait for ever for the next entry."""
 
 
 def calls_of(kind: type) -> dict[str, Mapping[str, Any]]:

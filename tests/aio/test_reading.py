@@ -45,7 +45,7 @@ class Counted:
 
 @in_loop
 async def test_entries_come_without_a_thread_switch_each(aio: AsyncSubject) -> None:
-    """Also where each is a transaction of its own."""
+    """Batches are read, also if each entry is a transaction of its own."""
     async with aio.store() as store:
         await asyncio.gather(*[store.produce("s", f"{n % 5}", [Record(b"%d" % n)]) for n in range(500)])
         for n in range(500):

@@ -1,4 +1,4 @@
-"""Many writers in one event loop share commits: what that costs at the service, counted at the transport."""
+"""Many writers in one event loop share commits: their requests to the service, counted at the transport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITERS = 1000
 def test_a_thousand_appends_at_once_cost_less_than_a_tenth_of_a_request_each(
     s3_bucket: S3Bucket, segments: int
 ) -> None:
-    """From nothing: the space is created, too. And with a few threads."""
+    """Requests of many writers to a new space, with few threads."""
 
     @in_loop
     async def run() -> None:

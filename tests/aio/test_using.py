@@ -1,4 +1,4 @@
-"""The same as with threads: what is written, read, followed and led, on each kind of store."""
+"""Coroutines write, read, follow and lead as threads do, on each kind of store."""
 
 from __future__ import annotations
 

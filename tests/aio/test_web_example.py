@@ -1,4 +1,4 @@
-"""The example of a web server, over real HTTP on a free port: what is posted is streamed, also after a reconnect."""
+"""The example of a web server, over real HTTP on a free port: a posted entry is streamed, also after a reconnect."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_what_one_client_posts_two_others_get(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_client_that_reconnects_misses_nothing_and_gets_nothing_twice(tmp_path: Path) -> None:
-    """Also if another process of the server answers it."""
+    """A reconnect continues, also if another process of the server answers it."""
     async with site(tmp_path) as web:
         async with web.get("/orders") as client:
             for n in range(5):

@@ -1,4 +1,4 @@
-"""The cold tier: what is read is the same, whichever tier it is read from, whenever the archiver runs or stops."""
+"""The cold tier: a read gives the same entries from both tiers, at any moment at which the archiver runs or stops."""
 
 from __future__ import annotations
 
@@ -285,7 +285,8 @@ def test_an_archiver_that_runs_often_still_lets_go() -> None:
             store.produce(SPACE, "s", [Record(b"%d" % at)])
             clock.sleep(60)
             store.archive(SPACE)
-        # The grace's sixty, what a share of it adds, and a pack, which goes as a whole.
+        # Sixty transactions of the grace, some more because the grace ends in shares, and a pack, which is removed as a
+        # whole.
         assert 60 <= log_rows(store)[0] <= 100
         assert [entry.payload for entry in store.consume_segment(SPACE, "s")] == [b"%d" % at for at in range(200)]
 
@@ -328,7 +329,7 @@ def test_the_outcome_of_an_archived_transaction_is_known(make: Make) -> None:
 
 
 def test_a_new_client_sees_whatever_was_committed_since_all_was_archived(make: Make) -> None:
-    """Of a log that is archived as far as it is indexed fewer numbers are asked for at first."""
+    """A first read asks for fewer numbers if all indexed transactions are archived."""
     store = make().store(uuid4())
     store.create_space(SPACE, 2)
     fill(store, 4)
@@ -353,7 +354,7 @@ def test_one_archiver_at_a_time(make: Make) -> None:
 
 
 def test_an_archiver_that_lost_its_lease_adds_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It passes its last check of the lease, and is only then overtaken."""
+    """An archiver is overtaken after its last check of the lease."""
     from streamkit.archive.table import Table
 
     slow, fast = make().store(uuid4()), make()
@@ -487,7 +488,7 @@ def test_the_archive_may_be_elsewhere(make: Make, tmp_path: Path, caplog: pytest
     store.archive(SPACE)
     assert (tmp_path / "else where" / str(store.id) / path_name(SPACE) / "_delta_log").is_dir()
     assert look(make(archive=url).store(store.id)) == before
-    # Who does not say where reads what the log still holds, and is told.
+    # A client without an archive's place reads the entries that the log still holds, and then gets an error.
     assert [entry for entry, *_ in look(make().store(store.id))["space"]] == [entry for entry, *_ in before["space"]]
     assert "say where they are kept" in caplog.text
     assert "connect(archive=" in caplog.text
@@ -540,7 +541,7 @@ def test_compacted_by_us_it_reads_the_same_also_for_who_had_it_open(make: Make) 
 def test_a_table_that_was_tampered_with_is_refused(
     make: Make, harm: Callable[[Path], None], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As when the log has let go of it.
+    # As after the removal from the log.
     monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)
     client = make()
     store = client.store(uuid4())

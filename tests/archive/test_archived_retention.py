@@ -27,13 +27,13 @@ SEGMENTS = ("s0", "s1", "s2")
 
 
 def mixed(path: Path) -> None:
-    """By another engine: files that overlap, have rows of all partitions, and of one transaction both have some."""
+    """Rewrite the table as another engine may: files overlap, have rows of all partitions, and share a transaction."""
     rows = shuffled(rows_of(path))
     replace(path, [rows.slice(0, rows.num_rows // 2), rows.slice(rows.num_rows // 2)])
 
 
 def binary_views(path: Path) -> None:
-    """By another engine, in files that overlap."""
+    """Rewrite the table as another engine may, in files that overlap."""
     import pyarrow as pa
 
     rows = shuffled(rows_of(path))
@@ -42,7 +42,7 @@ def binary_views(path: Path) -> None:
 
 
 def kept_metadata(path: Path) -> None:
-    """By another engine, which has taken over what a file said of itself, and not all of its rows."""
+    """Rewrite a file as another engine may that copies the file's metadata, but not all of its rows."""
     import pyarrow.parquet as pq
 
     parts = []
@@ -105,7 +105,7 @@ class Pair:
         return client.store(self.ids[0]), client.store(self.ids[1])
 
     def write(self, transactions: int) -> None:
-        """Of one entry or of several, of one segment or of two, now and then at the same moment."""
+        """Write transactions of one or several entries, of one or two segments, sometimes in the same millisecond."""
         for at in range(self._at, self._at + transactions):
             self.clock.sleep(10.0 * (at % 4 > 0))
             for store in self.stores:
@@ -189,7 +189,7 @@ def pair(layout: tuple[Any, ...], further: dict[str, Any]) -> Iterator[Pair]:
 
 
 def over_layouts(names: str, values: Iterable[Any], start: int = 0) -> pytest.MarkDecorator:
-    """Each of `values` on every layout, or on one of them, another one for each."""
+    """Cases of (layout, value): every pair in an exhaustive run, else each value with one layout."""
     found = []
     for at, value in enumerate(values if EXHAUSTIVE else [*values][::2]):
         for number, layout in enumerate(LAYOUTS):

@@ -1,4 +1,4 @@
-"""`store.to_arrow`: what consume_space reads, as columns, from both tiers."""
+"""`store.to_arrow` gives the entries of consume_space as columns, from both tiers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[streamkit
 
 
 def filled(client: streamkit.Client, partitions: int) -> Store:
-    """Some is archived, some is not; transactions of one and of several segments, with and without metadata."""
+    """A space in both tiers, with transactions of one and of several segments, with and without metadata."""
     store = client.store(uuid4())
     store.create_space(SPACE, partitions)
     for at in range(60):
@@ -112,7 +112,7 @@ def test_from_an_offset_on(client: streamkit.Client, partitions: int) -> None:
 def test_pieces_of_any_size_make_the_same_log(
     client: streamkit.Client, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where timestamps are equal at the end of a piece."""
+    """The order holds, also if timestamps are equal at the end of a piece."""
     store = filled(client, partitions)
     before = expected(store)
     monkeypatch.setattr(arrow, "_ROWS", 4)

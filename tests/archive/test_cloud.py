@@ -56,7 +56,7 @@ def archived_and_back(url: str) -> None:
 
 
 def let_go(store: Store) -> None:
-    """Until the log holds nothing that is archived: the service's clock says when, and nobody can turn it."""
+    """Run upkeep until the log holds no archived transaction. The service's clock decides, and a test cannot set it."""
     known = store._known(SPACE)
     assert known is not None
     end = time.monotonic() + 60
@@ -83,7 +83,7 @@ def root(request: pytest.FixtureRequest) -> str:
 def test_a_space_is_archived_read_and_deleted(root: str, request: pytest.FixtureRequest) -> None:
     archived_and_back(root)
     if root.startswith("s3:"):
-        # The ends of the logs of the two partitions, and what stands for their last transactions.
+        # The ends of the logs of the two partitions, and the empty transactions in the place of the last ones.
         names = request.getfixturevalue("s3_bucket").names()
         assert 2 <= len(names) <= 2 * (1 + 2 * REMOTE.upkeep)
         assert all("/p." in name for name in names)

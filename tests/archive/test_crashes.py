@@ -33,7 +33,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 def check(world: World, before: Any) -> None:
-    """After whatever happened: the same is read; archived again, it is in the table once, and still read."""
+    """Check a store after a fault: reads are unchanged. After another archive run each entry is in the table once."""
     assert world.look() == before
     world.clock.sleep(61)
     with world.process() as client:
@@ -50,7 +50,7 @@ LOOKS = ("get", "read", "scan")
 
 
 def calls(kind: str, path: Path, fault: Fault) -> list[Any]:
-    """Those that `fault` can happen to; a sample of them, others for each fault, and fewer of the looks."""
+    """The calls at which `fault` can happen. A sample has other calls for each fault, and fewer looks."""
     world = filled(kind, path / "trace")
     client = world.process()
     world.run(client)
@@ -170,7 +170,7 @@ def test_a_lost_answer_of_the_table_is_settled_by_looking(world: World, monkeypa
 
 
 def archive_twice(world: World) -> None:
-    """One run makes the table, one goes on with it; after the grace the log lets go of what is archived."""
+    """Two archive runs, of which the first makes the table. After the grace the archived transactions leave the log."""
     with world.process() as client:
         world.run(client)
         client.store(world.id).produce(SPACE, "a0", [Record(b"later")])
@@ -249,7 +249,7 @@ def test_what_was_archived_is_there_after_a_power_cut_although_the_log_let_go_of
 
 
 def half_removed(path: Path) -> tuple[World, Any, Path]:
-    """A world in which the log let go of the first run's part and not of the second one's; and its table."""
+    """A world and its table. Transactions of the first archive run have left the log, those of the second have not."""
     world = filled("remote", path / "archive")
     world.run(world.process())
     store = world.process().store(world.id)
@@ -276,14 +276,14 @@ def test_a_reader_takes_from_the_log_what_a_damaged_archive_lacks(pattern: str, 
         assert tiers[0] == "cold"
         assert tiers == sorted(tiers)
         assert tiers.count("cold") < archived.count("cold")
-        # It is not let go of by the log.
+        # The log keeps it.
         with world.process() as client, pytest.raises(CorruptData):
             world.run(client)
         assert world.look() == before
 
 
 def test_the_log_lets_go_of_nothing_that_the_archive_has_damaged(tmp_path: Path) -> None:
-    """Also in a column that removing does not need."""
+    """Damage is refused, also in a column that a removal does not need."""
     world, before, table = half_removed(tmp_path)
     path = last(table, "*.parquet")
     data = path.read_bytes()

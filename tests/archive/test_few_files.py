@@ -28,7 +28,7 @@ def row(entry: Entry) -> Row:
 
 
 def filled(store: Store, partitions: int, rounds: int = 3, payload: bytes = b"") -> None:
-    """So many runs of the archiver, each with a file of every partition."""
+    """Runs of the archiver, each with a file of every partition."""
     store.create_space(SPACE, partitions)
     for at in range(rounds):
         for name in range(2 * partitions + 3):

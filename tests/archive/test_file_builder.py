@@ -1,4 +1,4 @@
-"""From transaction records to sorted rows: any part of them is what the whole has there."""
+"""The way from transaction records to sorted rows: rows of a part equal the same rows of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Other engines at the archive's table, at every step: what keeps the rows is not seen, what changes them is named."""
+"""Other engines change the archive's table at every step: changes that keep the rows have no effect on readers, and all
+other changes are named by an error."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ _FILE_BYTES = 40 if EXHAUSTIVE else 250
 
 
 class World:
-    """A store, and another one of the same content that nobody archives."""
+    """A store, and another one of the same content that is never archived."""
 
     def __init__(self, partitions: int) -> None:
         self._service = Service("memory")
@@ -208,7 +209,8 @@ STEPS: list[Step] = [
 
 
 def cases(operations: Sequence[Any]) -> list[Any]:
-    """Every operation at a step of its own, or at all, with three partitions; some at one step with a single one."""
+    """Cases: each operation at one step, or at all steps, with three partitions; some operations at one step with
+    one."""
     found = []
     for at, one in enumerate(operations):
         operation, *says = one if isinstance(one, tuple) else (one,)

@@ -53,7 +53,7 @@ class Archived(World):
         return sorted(self.table.glob("*.parquet"))
 
     def use(self) -> list[Exception]:
-        """Every use of the archive, each by a process that knows nothing yet; the refusals."""
+        """Use the archive in every way, each time in a fresh process. Returns the refusals."""
         refusals: list[Exception] = []
         for use in (self._reads, self._verifies, self._searches, self._restores, self._compacts, self._archives):
             try:

@@ -34,7 +34,7 @@ def test_a_local_store_is_smaller_after_archiving(tmp_path: Path) -> None:
             store.archive("space")
             clock.sleep(60)
             store.maintain()
-        # What stays is the file that is written to, and the names of segments.
+        # The current log file and the names of segments stay.
         assert size() < 9 * MIB
         assert len(list(store.consume_space("space"))) == 150
         assert store.verify().ok

@@ -40,7 +40,7 @@ class World:
         return sorted(self.path.rglob("*.parquet"))
 
     def archived_payloads(self) -> set[bytes]:
-        """In whatever file there is, also those that no version of the table names."""
+        """Search every file, also those that no version of the table names."""
         import pyarrow.parquet as pq
 
         files = [path for path in self.files() if "_delta_log" not in path.parts]
@@ -141,7 +141,7 @@ def test_what_is_erased_does_not_come_back_with_what_the_head_does_not_know(
 def test_an_archiver_that_slept_through_an_erasure_leaves_nothing_of_it(
     world: World, monkeypatch: pytest.MonkeyPatch, owner: Any, point: str, before: bool
 ) -> None:
-    """It has read what is erased, its lease ends, and it goes on when all is done."""
+    """An archiver reads entries, loses its lease, and continues after these entries were erased."""
     slow, fast = world.process(), world.process()
     if not before:
         fill(slow, "first", 3, "t")

@@ -28,7 +28,7 @@ def client(tmp_path: Path) -> Iterator[streamkit.Client]:
 
 
 def documents(store: Store, files: int, each: int) -> None:
-    """`files` files of `each` MiB of payload, of which next to nothing is left when they are compressed."""
+    """Archive `files` files of `each` MiB of payload, which compress to almost nothing."""
     for file in range(files):
         for at in range(each):
             store.produce(SPACE, f"s{at % 3}", [Record(DOCUMENT[:-8] + b"%08d" % (file * each + at))])
@@ -99,7 +99,7 @@ def test_a_search_by_metadata_holds_little_of_a_file(client: streamkit.Client, p
 def test_archiving_many_segments_holds_what_one_file_of_them_takes(
     tmp_path: Path, client: streamkit.Client, pool: pa.MemoryPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a segment of one entry where its frame is takes more memory than what is in it."""
+    """In a segment of one entry, the position of its frame takes more memory than the entry."""
     from streamkit.archive import write
 
     monkeypatch.setattr(write, "_FRAMES", 2000)
@@ -123,7 +123,7 @@ def test_archiving_many_segments_holds_what_one_file_of_them_takes(
         assert sum(report.removed for report in reports) == count // 1000
         return most
 
-    archive(2000)  # what is imported only once
+    archive(2000)  # modules that are imported once
     few, many = archive(2000), archive(8000)
     assert many - few < 6000 * 250
     assert pool.max_memory() < 8 * MIB

@@ -36,7 +36,7 @@ def filled(store: Store, transactions: int = 60, rest: bytes = b"") -> None:
 
 
 def filled_with_small_files(store: Store) -> None:
-    """Each partition has several files. Compaction makes one of them: TARGET is so large."""
+    """A space whose partitions have several files each. Compaction makes one file of them, because TARGET is large."""
     filled(store, rest=200 * b"-")
     store.archive(SPACE, target_file_bytes=1000)
 

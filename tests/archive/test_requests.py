@@ -30,7 +30,7 @@ class Counted:
         self.look()
 
     def look(self) -> Counter[str]:
-        """By method, and by what they are about: "table" or "engine"."""
+        """Requests by method and by subject: "table" or "engine"."""
         found = self.bucket.requests()
         new, self._seen = found[self._seen :], len(found)
         kinds = Counter[str]()
@@ -52,7 +52,7 @@ def client(counted: Counted) -> Iterator[streamkit.Client]:
 
 
 def archived(client: streamkit.Client, partitions: int, commits: int) -> UUID:
-    """A store whose table has that many versions, and entries in each of its partitions."""
+    """A store whose table has `versions` versions, with entries in each partition."""
     store = client.store(uuid4())
     store.create_space(SPACE, partitions)
     for at in range(max(partitions // 2, 2)):
@@ -84,7 +84,7 @@ def test_the_first_lookup_costs_the_same_however_many_partitions_a_table_has(
             first = counted.look()
             # A HEAD goes before each file of the table; a table of 48 commits has up to nine more versions to read.
             assert first["table"] <= 7 + 2 * (9 if commits == 48 else 0), first
-            # The heads of the first partition and of the segment's, the store's mark, and what may be the tail.
+            # The heads of the first partition and of the segment's, the store's mark, and a possible tail.
             assert first["engine"] <= 11, first
             list(stranger.store(id).consume_segment(SPACE, "segment 1"))
             assert counted.look()["table"] <= 2

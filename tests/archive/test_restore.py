@@ -121,7 +121,7 @@ def test_a_target_that_holds_more_is_refused(client: streamkit.Client, store: St
 
 
 def test_the_order_over_partitions_is_kept(client: streamkit.Client) -> None:
-    """Also of what is committed within a millisecond, by turns, to partitions whose order is the other way round."""
+    """The order is restored, also of transactions of one millisecond in partitions with the opposite order."""
     store = client.store(uuid4())
     store.create_space(SPACE, 7)
     for at in range(150):
@@ -210,7 +210,7 @@ def test_compaction_brings_small_files_together_and_removes_the_old(client: stre
 
 
 def test_an_archive_that_is_kept_elsewhere_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)  # the log has let go of it
+    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)  # it has left the log
     url, place = (tmp_path / "stores").as_uri(), (tmp_path / "else where").as_uri()
     with streamkit.connect(url, archive=place) as client:
         store = client.store(uuid4())

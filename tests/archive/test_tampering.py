@@ -1,4 +1,4 @@
-"""Tables that somebody else has changed, or damaged: a reader never leaves its own table."""
+"""Tables that were changed or damaged from outside: a reader never leaves its own table."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Two:
         change(commits(self.table)[-1], "add", path=path, size=self.foreign.stat().st_size)
 
     def refused(self, what: str) -> None:
-        """Every way to read says so, for a client that knows nothing yet."""
+        """Every way to read raises the error, in a fresh client."""
         with streamkit.connect(self.url) as client:
             store = client.store(self.id)
             for read in (

@@ -160,7 +160,7 @@ STEPS = [
 
 
 def killed_at(call: int, step: tuple[Any, str], where: str, patch: pytest.MonkeyPatch) -> list[int]:
-    """From now on the process is killed at that call of a step; the calls that were made."""
+    """Kill the process at call `at` of a step. Returns the list of calls, which grows."""
     original, calls = getattr(*step), list[int]()
 
     def killed(*given: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`verify` and `repair` over both tiers: whatever is damaged in an archive is found, and the index comes back whole."""
+"""`verify` and `repair` over both tiers: all damage of an archive is found, and the index is restored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ PARTITIONS = 3
 
 
 class Tiers(World):
-    """Three partitions: the log let go of what the first run archived, not of the second one's, and has a tail."""
+    """Three partitions: transactions of the first archive run have left the log, those of the second have not, and
+    there is a tail."""
 
     def __init__(self, archive: Path, kind: str = "remote", rounds: int = 30, tail: bool = True) -> None:
         super().__init__(kind, archive)
@@ -65,7 +66,7 @@ class Tiers(World):
         return [f"{one.key!r} {one.problem}" for one in self.store().verify().findings]
 
     def same(self) -> bool:
-        """Whether everything is read as before; an error says that it is not, in so many words."""
+        """True if everything is read as before. An error must say that it is not."""
         try:
             return bool(self.look() == self.before)
         except CorruptData:
@@ -268,7 +269,7 @@ def test_repair_needs_no_archive_for_what_the_log_still_holds(tmp_path: Path, ha
     world.process().store(world.id).repair()
     assert world.look() == before
     if harm == "no commit":
-        # What the archive lost is archived again.
+        # The lost transactions are archived again.
         world.clock.sleep(3601)
         report = world.process().store(world.id).archive(SPACE)
         # As for the first time: the log lets go of it a grace later.

@@ -77,7 +77,7 @@ def driver(
         case "memory":
             made = streamkit_memory.connect("memory://", timeout=10)
         case "local":
-            monkeypatch.setattr(os, "fdatasync", lambda fd: None)  # what a power cut leaves is shown elsewhere
+            monkeypatch.setattr(os, "fdatasync", lambda fd: None)  # other tests cover power cuts
             monkeypatch.setattr(os, "fsync", lambda fd: None)
             made = streamkit_local.connect(f"file://{tmp_path_factory.mktemp('stores')}", timeout=10)
         case "s3":
@@ -109,7 +109,8 @@ OUTER: dict[str, Callable[[Backend, bytes], object]] = {
 @pytest.mark.parametrize("outer", OUTER)
 @pytest.mark.parametrize("fresh", [False, True], ids=["open", "just opened"])
 def test_a_call_in_the_middle_of_a_call_never_waits_for_itself(driver: Driver, outer: str, fresh: bool) -> None:
-    """At one line after the other: what was called in between is done or refused, and the outer call is whole."""
+    """Call the store again at each line of a call: the inner call is done or refused, and the outer call is
+    complete."""
     remote = driver.__class__.__name__ in ("S3Driver", "AzureDriver")
     store_id = uuid4()
     store = driver.open(store_id)

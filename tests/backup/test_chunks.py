@@ -1,4 +1,4 @@
-"""Chunks never overlap, and together they have the transactions that are asked for, whatever was needed before."""
+"""Chunks never overlap, and together they have the requested transactions, for every earlier backup."""
 
 from __future__ import annotations
 

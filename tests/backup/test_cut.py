@@ -1,4 +1,4 @@
-"""A point is one state of the whole store: it has the cause of every effect, whatever the clocks of writers say."""
+"""A point is one state of the whole store: it has the cause of every effect, with any clocks of the writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamkit.testing import ManualClock
 
 
 class World:
-    """Writers with clocks of their own, and what they do while a backup asks where the partitions end."""
+    """Writers with their own clocks, which write while a backup looks for the ends of the partitions."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.service = Service("memory")
@@ -149,7 +149,7 @@ def test_a_write_that_lands_after_the_point_was_chosen_is_not_in_it_whatever_its
 def test_a_process_with_an_early_clock_that_goes_on_writing_neither_blocks_a_backup_nor_loses_entries(
     world: World, ahead: float
 ) -> None:
-    """Up to a minute its entries, and those of the processes that read them, are in a later point."""
+    """With a clock ahead by up to a minute, entries of the process and of its readers are in a later point."""
     early, right = world.open(999.0 + ahead), world.open(999.0)
     for at in range(3):
         right.produce("a", "s", [Record(b"a%d" % at)])

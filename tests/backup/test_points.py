@@ -1,4 +1,4 @@
-"""Points: what a backup copies, keeps and refuses; what comes back, and what does not."""
+"""Points of a backup: copied, kept, refused and restored data."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_what_was_erased_later_does_not_come_back_with_an_older_point(
     store.backup(backups)
 
     def is_stored(secret: bytes) -> bool:
-        """Whether any part of it is in the backup."""
+        """True if any part of the text is in the backup."""
         stored = [path.read_bytes() for path in backups.rglob("*") if path.is_file()]
         return any(secret[at : at + 16] in data for data in stored for at in range(0, len(secret), 16))
 

@@ -121,7 +121,7 @@ def test_a_store_is_backed_up_while_it_works(
         for space, entries in everything.items():
             there = list(restored.consume_space(space, gaps="skip"))
             assert all(entry.timestamp <= point.timestamp for entry in there)
-            # A write that is under way as the point is chosen may be missing, whatever its timestamp.
+            # A write that is in progress while the point is chosen may be missing, with any timestamp.
             for segment, written in by_segment(entries).items():
                 found = by_segment(there).get(segment, [])
                 assert found == written[: len(found)], (space, segment)

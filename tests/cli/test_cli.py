@@ -1,4 +1,4 @@
-"""The command line: every command, how it ends, what it says to machines and to people."""
+"""The command line: every command, its exit code, and its output for machines and for people."""
 
 from __future__ import annotations
 
@@ -689,7 +689,7 @@ def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("deltalake")
-    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)  # the log has let go of it
+    monkeypatch.setattr("streamkit.log.partition.still_in_log_from", lambda *_: None)  # it has left the log
     place = f"file://{cli.folder}/cold"
     cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
     assert cli("archive", "orders", "--archive", place).code == 0

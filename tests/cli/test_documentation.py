@@ -96,7 +96,7 @@ for line in sys.stdin:
     print(value if "-r" in sys.argv else json.dumps(value))
 """,
 }
-"""What the pages take for granted."""
+"""The environment that the pages assume."""
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
@@ -112,7 +112,7 @@ def test_what_one_would_copy_runs_from_top_to_bottom(page: str, tmp_path: Path) 
     script = script.replace("file:///var/lib/app", f"file://{tmp_path}/stores")
     spaces = "".join(f"streamkit create {name}\n" for name in ("orders", "people", "mails"))
     script = script.replace("streamkit trim", f"{spaces}streamkit trim", 1)
-    # What follows for ever ends here, and what an example's offsets stand for is put in.
+    # Endless follows end here, and real offsets replace those of the examples.
     script = script.replace("streamkit follow", "streamkit follow --timeout 0.1")
     offset = "$(streamkit consume flights --json -n 1 | jq -r .offset)"
     script = re.sub(r"--offset flights=\S+ --offset weather=\S+", f'--offset "flights={offset}"', script)

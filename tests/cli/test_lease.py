@@ -41,7 +41,7 @@ sys.exit(40 + len(seen))
 
 
 def _heard() -> None:
-    """These tests may run where signals are ignored, as in a shell's background."""
+    """Restore the signals, because the tests may run where they are ignored, as in a shell's background."""
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)
 
@@ -52,7 +52,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subp
     monkeypatch.setenv("STREAMKIT_STORE", str(uuid4()))
 
     def run(*command: str) -> subprocess.Popen[str]:
-        """In a session of its own: without a terminal."""
+        """Start a program in a session of its own, without a terminal."""
         return subprocess.Popen(
             [*COMMAND, *command], stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=_heard
         )
@@ -66,7 +66,7 @@ def _lease_is_free() -> bool:
 
 
 def _runs(process: int) -> bool:
-    """Whether it runs: one that has ended, and that nobody waited for, does not."""
+    """True if the process runs. A process that has ended and was not waited for does not run."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False

@@ -1,4 +1,4 @@
-"""Output to a terminal holds nothing that the terminal interprets, whatever is stored or asked for."""
+"""Output to a terminal contains no control sequences, for any stored data and any arguments."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ DIRECTIONS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068
 LINES = "\u2028\u2029"
 HARMFUL = CONTROLS + DIRECTIONS + LINES
 HARMLESS = "plain, ä ß 漢字 \u00a0 \U0001f469\u200d\U0001f680 \u0645\u06cc\u200c\u062e"
-"""Among it what joins an emoji, and what keeps Persian letters apart."""
+"""Text with the joiner of an emoji, and the non-joiner of Persian letters."""
 SPACE = "orders" + DIRECTIONS + LINES
 SEGMENT = "order-42" + DIRECTIONS + LINES
-"""A name holds no control character; what it may hold is enough to turn a line round."""
+"""A name without control characters that still changes the direction of a line."""
 
 SOURCE = str(uuid4())
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

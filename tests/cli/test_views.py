@@ -1,4 +1,4 @@
-"""views, view, routes, run: what they list, ask, build and run."""
+"""The commands views, view, routes and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregates and their repository: what is recorded, loaded, refused; versions, snapshots, retries, keys."""
+"""Aggregates and their repository: records, loads and refusals; versions, snapshots, retries, keys."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_key_is_of_one_aggregate(subject: Subject) -> None:
 
 
 def test_what_is_saved_again_with_its_key_is_in_the_aggregate_once(subject: Subject) -> None:
-    """Nor is it twice in what is kept of it, be it in memory or as a snapshot."""
+    """An event is also not applied twice in the cached aggregate and in the snapshot."""
     repository = Repository(subject.store, "orders", Order, snapshot_every=2)
     for _ in range(2):
         order = repository.load("42")

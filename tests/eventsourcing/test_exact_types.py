@@ -1,6 +1,6 @@
 """Types in events and states: each comes back exactly as it was, or is refused before anything is written.
 
-The table in docs/eventsourcing.md is what these tests find. STREAMKIT_WRITE_TABLE=1 writes it.
+These tests make the table in docs/eventsourcing.md. STREAMKIT_WRITE_TABLE=1 writes it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Items(list):  # type: ignore[type-arg]
 
 
 class Unannotated:
-    """In the place of an annotation: there is none."""
+    """The mark of an argument without an annotation."""
 
 
 class Case(NamedTuple):

@@ -1,4 +1,5 @@
-"""The order system in many processes that are killed at random: every payment is there once, in whatever one asks."""
+"""The order system in many processes that are killed at random: every payment is there once, in every aggregate and
+view."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def test_sums_agree_however_processes_die(tmp_path: Path) -> None:
             assert view.get() == {order.id: order.paid for order in orders if order.paid}
             route.catch_up()
         manager = booking(store)
-        manager.run(seconds=1.2)  # longer than what a killed one had is its own
+        manager.run(seconds=1.2)  # longer than the deadline of a killed consumer
         assert (manager.catch_up().failed, manager.status().lag, manager.status().pending) == (0, 0, 0)
         accounts = Repository(store, "accounts", Account)
         assert {order.id: accounts.load(order.id).booked for order in orders} == {o.id: o.paid for o in orders}

@@ -1,4 +1,4 @@
-"""Process managers: what they do about an event is done once, wherever a process stopped and whatever comes again."""
+"""Process managers: each command takes effect once, wherever a process stopped, also if events are delivered again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Shipment(Aggregate):
 
 
 def shipping(store: Store) -> ProcessManager:
-    """Of each payment, two steps of the order's shipment and one in the list of all."""
+    """React to each payment with two steps of the order's shipment and one entry in the list of all."""
     shipments = Repository(store, "shipments", Shipment)
 
     def ship(paid: DomainEvent) -> None:
@@ -211,7 +211,7 @@ class Part:
     def __init__(self, *does: Callable[[], None]) -> None:
         self.clock = ManualClock()
         self.begun: list[float] = []
-        """When it was started, in seconds."""
+        """The time of the start, in seconds."""
         self._does = iter(does)
         driver = MemoryDriver(uuid4().hex, clock=self.clock, sleep=self.clock.sleep)
         self.store = Client("memory://", driver, 30.0, None, 64 << 20, self.clock).store(uuid4())

@@ -1,4 +1,4 @@
-"""Aggregates whose events were erased, trimmed or deleted: what is loaded of them, and that they can be written."""
+"""Aggregates whose events were erased, trimmed or deleted: they can be loaded and written."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_erasure_that_was_stopped_is_completed_in_snapshots_too(
         with subject.stranger().lease(lease_name("people", 0)), pytest.raises(LeaseNotAcquired):
             subject.store.erase("people", metadata={"subject": "c"})
     fresh = Repository(subject.stranger(), "people", Customer, snapshot_every=2)
-    assert state(fresh.load("c")) == (4, "", 3)  # nobody begins from what is still stored
+    assert state(fresh.load("c")) == (4, "", 3)  # no load begins from the stored snapshot
     subject.store.maintain("people")
     assert not on_disk(tmp_path, b"Annabella")
     assert [list(subject.store.consume_segment(snapshots_of("people"), "c"))] == [[]]

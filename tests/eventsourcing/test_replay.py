@@ -73,7 +73,7 @@ def test_defaults_and_named_arguments_are_recorded_and_replayed(subject: Subject
 
 
 def test_events_that_earlier_releases_wrote_are_loaded_as_they_were(subject: Subject) -> None:
-    """Also those that would be refused today."""
+    """Events of earlier releases are loaded, also those that would be refused today."""
     written = b'{"text": {"1": 2}, "parts": [[1, 2], "1.5"], "both": ["eA=="]}'
     subject.store.produce("meters", "1", [Record(written, {"event": "note"})])
     assert meters(subject).load("1").read == [{"1": 2}, [[1, 2], "1.5"], ("eA==",)]
@@ -221,7 +221,7 @@ def test_a_codec_that_reads_no_dict_of_arguments_is_refused(subject: Subject, co
 
 
 class Rounding(Base):
-    """It has a state of its own making, which loses a fraction, and cannot read what an earlier release wrote."""
+    """An aggregate whose __getstate__ loses a fraction, and which cannot read the states of an earlier release."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The state of an aggregate is the fold of its events, whatever it was made of: the log, what is kept, a snapshot."""
+"""The state of an aggregate is the fold of its events, whether it comes from the log, the cache or a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports: what a file holds, and that an import of it gives the same space, however often it was stopped."""
+"""Exports: the content of a file. An import of it gives the same space, however often it was stopped."""
 
 from __future__ import annotations
 
@@ -517,7 +517,7 @@ def test_a_file_that_changes_after_its_check_is_not_imported(
 def test_an_import_that_removes_its_space_and_one_that_completes_it_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool, first: str
 ) -> None:
-    """The one that fails has looked, and has not removed anything yet."""
+    """The failing import has looked, and has not removed anything yet."""
     source = new_store()
     source.produce("s", "a", [Record(b"abc")])
     export_store(source, tmp_path / "one")

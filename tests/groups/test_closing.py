@@ -1,4 +1,4 @@
-"""The end of consumers, groups and signal handlers: what remains, and what others wait for meanwhile."""
+"""The end of consumers, groups and signal handlers: the remaining state, and the waits of others meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every call that a consumer's life makes to the storage, and what may go wrong with it."""
+"""Every fault at every call that a consumer makes to the storage."""
 
 from __future__ import annotations
 

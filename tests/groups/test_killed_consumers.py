@@ -67,7 +67,7 @@ class Crew:
                 pipe.close()
 
     def wait(self) -> None:
-        """Until all that are there have begun."""
+        """Wait until all processes have begun."""
         for process in self._processes:
             process.stdout.readline()
 

@@ -163,7 +163,7 @@ class LaneModel(RuleBasedStateMachine):
             ticket.alone = "lone" if got.lone else "sole" if last else ""
 
     def fate(self, number: int) -> str:
-        """Of one that may be delivered."""
+        """Draw an entry that may be delivered."""
         ticket, most = self.tickets[number], self.settings.max_deliveries
         unknown = ticket.doubted if ticket.what == "waiting" else ticket.what == "pending" and not ticket.alone
         if unknown:
@@ -180,7 +180,7 @@ class LaneModel(RuleBasedStateMachine):
         return self.tickets[number].priority if self.state.block_of(number) is not None else 0
 
     def check_keys(self, chosen: list[int], dead: set[int], room: int, lone: bool) -> None:
-        """By key, what is chosen is what comes first of what is open, and nobody else has any of the key."""
+        """In key_shared, a claim takes the first open entry of a key, and no other consumer has an entry of the key."""
         for key in range(4):
             open_ = [
                 number
@@ -277,7 +277,7 @@ class LaneModel(RuleBasedStateMachine):
     @precondition(lambda self: self.live())
     @rule(data=st.data(), trimmed=st.booleans())
     def vanish(self, data: st.DataObject, trimmed: bool) -> None:
-        """It is always what a claim has just taken."""
+        """The delivery is always one that a claim has just taken."""
         number = data.draw(st.sampled_from(self.live()))
         self.write(Vanished([(number, 1)], trimmed))
         del self.tickets[number]

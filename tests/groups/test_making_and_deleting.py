@@ -1,4 +1,4 @@
-"""Groups that are made, changed and deleted, and what is left of them."""
+"""Groups that are made, changed and deleted, and the rows that remain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_deleted_group_forgets_what_it_was_told(subject: Subject) -> None:
 
 
 def test_a_group_that_may_not_be_made_again_is_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not tried for ever."""
+    """The error is raised, and the call is not tried for ever."""
     subject.store.group("orders", "billing").delete()
 
     def denied(*args: Any) -> None:

@@ -129,7 +129,7 @@ def test_a_dead_entry_lets_its_key_go_on(subject: Subject) -> None:
         one.nack(first)
         (second,) = one.receive(10)
         assert names([second]) == ["a2"]
-        # What comes back is before what is still open, and holds that back where it is not out yet.
+        # A returned entry is before the open ones of its key, and holds them back.
         put(subject, "a3")
         assert group.redrive() == 1
         assert one.receive(10) == []

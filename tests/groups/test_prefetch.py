@@ -1,4 +1,4 @@
-"""Consumers that claim ahead: what they have at hand is handed out as if it were claimed then."""
+"""Consumers that claim ahead: a prefetched delivery behaves as if it were claimed when it is handed out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups as a user meets them: who gets what, and what becomes of it."""
+"""Groups as a user meets them: deliveries to consumers, and their outcomes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_late_ack_is_refused_only_if_another_one_has_it(subject: Subject) -> N
     assert (taken.entry, taken.attempt) == (first.entry, 2)
     with pytest.raises(DeliveryLost, match="went to another consumer"):
         one.ack(first)
-    one.ack(second)  # its time is over too, but nobody has it
+    one.ack(second)  # its deadline has passed, too, but no consumer has it
     two.ack(taken)
     with pytest.raises(DeliveryLost):
         one.extend(first, 10)
@@ -430,7 +430,7 @@ def test_two_consumers_of_one_name_are_two(subject: Subject) -> None:
 
 
 def test_a_clock_that_was_set_back_stops_nothing(subject: Subject) -> None:
-    """Deadlines that were written by a clock that is ahead: time goes on by the monotonic clock of who looks."""
+    """Deadlines from a clock that is ahead: time goes on by the monotonic clock of the reader."""
     put(subject.store, 1)
     group = subject.store.group("orders", "billing", ack_timeout=0.2)
     clock = group.core.clock

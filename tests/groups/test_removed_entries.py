@@ -183,7 +183,7 @@ def test_a_group_that_was_made_before_its_space_goes_on(subject: Subject) -> Non
 def test_after_a_removal_what_is_left_is_read_again_once(
     subject: Subject, segments: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not from the beginning of its block with each delivery."""
+    """A block is not read from its beginning for each delivery."""
     put(subject.store, 600)
     group = subject.store.group("orders", "billing", segments=segments, max_pending=1000)
     reads = SourceReads(monkeypatch)

@@ -194,7 +194,7 @@ def test_an_acknowledgement_is_written_alone_only_if_no_claim_takes_it_along(
 
 
 def test_opening_a_group_reads_no_more_than_what_it_is(opened: Callable[[], Store]) -> None:
-    """Two heads and the group's own log; the source's is read by who receives, or writes to it."""
+    """Requests for two heads and the group's own log. Only receivers and writers read the source's log."""
     store = opened()
     for number in range(15):
         put(store, 10, f"s{number}")

@@ -165,7 +165,7 @@ def test_what_could_not_be_written_is_written_a_little_later(monkeypatch: pytest
 def test_a_group_is_looked_at_while_its_consumers_work(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """All is settled while who looks reads the entries of what was pending."""
+    """Everything is settled while another process reads the pending entries."""
     for segment in "abc":
         put(subject.store, 4, segment)
     group = subject.store.group("orders", "billing", mode=mode, lanes=1)
@@ -205,7 +205,7 @@ def test_removed_entries_take_no_place_among_those_that_are_listed(subject: Subj
 
 
 class Sleeper(ManualClock):
-    """Of a machine that may sleep: its monotonic clock stands still meanwhile."""
+    """The clocks of a machine that may sleep. Its monotonic clock stands still meanwhile."""
 
     asleep = 0.0
 

@@ -1,4 +1,4 @@
-"""Snapshots of a group's state: by whom they are written, and who reads one."""
+"""Snapshots of a group's state: their writers and their readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def work(consumer: Consumer, count: int) -> None:
 def test_a_snapshot_that_was_held_up_does_not_follow_a_later_one(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the later one the log was trimmed: who began with the earlier one would find nothing behind it."""
+    """The log was trimmed up to the later snapshot. A reader that began with the earlier one would find a gap."""
     put(subject.store, 40)
     slow, fast = (store.group("orders", "billing", lanes=1) for store in (subject.store, subject.stranger()))
     slow.core.lane(0).chain._records, fast.core.lane(0).chain._records = 5, 10
@@ -179,7 +179,7 @@ def test_a_record_that_cannot_be_read_is_corrupt_data(subject: Subject, kind: st
 
 
 def test_a_snapshot_and_records_of_the_release_before_are_read() -> None:
-    """Without the fields that came later."""
+    """A snapshot without the fields that later releases added."""
     state = LaneState()
     block = Block(0, 4, 0, Cursor(0, 1), 1)
     state.apply(LaneBatch(1, b"", [Added([block]), Claimed("a", 1, 10, [(0, 3)], [])]))

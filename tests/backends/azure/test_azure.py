@@ -1,4 +1,4 @@
-"""Stores on Azure Storage, proven on Azurite: the contract, what a row becomes, and how many requests it takes."""
+"""Stores on Azure Storage, proven on Azurite: the contract, the form of a row, and the number of requests."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class TestLargeValues:
     def test_a_writer_that_took_too_long_puts_its_blob_again(
         self, setting: Setting, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its blob was taken for left behind before its row was there."""
+        """A scrub removed the blob as unreferenced before its row was written."""
         store, send = setting.store, write._send
 
         def slow(*arguments: Any) -> Any:

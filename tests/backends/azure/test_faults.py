@@ -362,7 +362,7 @@ class TestLostAnswers:
 
 
 TTLS = [5.0, 30.0]
-"""One that runs from the blob's age, and one that is a native lease."""
+"""A ttl by the blob's age, and one of a native lease."""
 
 
 class TestLeases:

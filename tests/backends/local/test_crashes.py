@@ -453,7 +453,7 @@ def test_a_thread_may_be_interrupted_at_any_step(local: LocalStore, monkeypatch:
 
 
 def test_a_large_row_is_there_at_whatever_step_its_writer_is_interrupted(local: LocalStore) -> None:
-    """Its file must stay if the log names it by then."""
+    """The file of a row must stay if the log names it by then."""
     before, cuts = b"before", 0
     local.backend.put(P, b"row", before)
     for step in range(60, 200):

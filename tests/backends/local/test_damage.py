@@ -1,4 +1,4 @@
-"""Power cuts, copies and damage: what was acknowledged is there, what is damaged is an error, nothing is made up."""
+"""Power cuts, copies and damage: acknowledged entries are there, damage is an error, and no entry is invented."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fill(local: LocalStore, count: int, *, durable: bool = False) -> dict[bytes,
 
 
 def end_of(local: LocalStore) -> int:
-    """The end of what was written, in the only file of the log."""
+    """The end of the written part, in the only file of the log."""
     word = int.from_bytes(local.head().read_bytes()[512:520], sys.byteorder)
     return unseal(word)
 
@@ -173,7 +173,7 @@ def test_a_copy_of_a_store_in_use_is_what_was_there_at_some_moment(local: LocalS
             to = tmp_path / f"copy {turn}"
             writer.send_signal(signal.SIGCONT)
             done = subprocess.run(["cp", "-a", str(local.root), str(to)], capture_output=True, text=True)
-            # what it would write while this copy is read makes the next one longer to read, and so on
+            # a note that it writes for this copy would make the next copy longer
             writer.send_signal(signal.SIGSTOP)
             # a file that is being made is not part of the store yet
             assert all(".new'" in line for line in done.stderr.splitlines()), done.stderr
@@ -200,7 +200,7 @@ def test_a_copy_of_a_store_in_use_is_what_was_there_at_some_moment(local: LocalS
 
 
 def damaged(local: LocalStore, rows: dict[bytes, bytes]) -> bool:
-    """Reading everything in every way either fails with CorruptData, which is True, or gives what was written."""
+    """True if reads fail with CorruptData. Otherwise every way to read must give the written entries."""
     found: list[object] = []
     errors = []
     calls = (
@@ -221,7 +221,7 @@ def damaged(local: LocalStore, rows: dict[bytes, bytes]) -> bool:
 
 
 def sweep(local: LocalStore, path: Path, places: list[int], rows: dict[bytes, bytes]) -> set[int]:
-    """At which of the bytes a flipped bit is found; the file is as before afterwards."""
+    """The bytes at which a flipped bit is found. The file is restored afterwards."""
     local.close()
     head, before = local.head(), path.read_bytes()
     words = head.read_bytes()
@@ -265,7 +265,7 @@ def test_a_flipped_bit_in_a_full_file_is_found(local: LocalStore, monkeypatch: p
     first = local.logs()[0]
     size = first.stat().st_size
     found = sweep(local, first, list(range(0, size, 3)), rows)
-    # what is there for the one who writes, and not read again: the beginning of the file
+    # a part that only the writer uses: the beginning of the file
     begins = first.read_bytes().index(b"0000") - 20
     assert found >= {at for at in range(0, size, 3) if at >= begins}
 

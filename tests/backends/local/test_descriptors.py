@@ -31,7 +31,7 @@ def descriptors() -> int:
 
 def test_a_closed_store_gives_back_what_it_had_open(tmp_path: Path) -> None:
     driver = streamkit_local.connect(f"file://{tmp_path}", timeout=5)
-    gc.collect()  # what other tests have left is closed now, and not in the middle
+    gc.collect()  # files that other tests have left open are closed now, and not in the middle
     before = descriptors()
     for _ in range(20):
         store = driver.open(uuid4())

@@ -1,4 +1,4 @@
-"""A store's directory that is moved while it is open: nothing is acknowledged into where nobody looks."""
+"""A store's directory that is moved while it is open: no write into the moved directory is acknowledged."""
 
 from __future__ import annotations
 

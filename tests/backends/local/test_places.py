@@ -247,7 +247,7 @@ def test_two_processes_may_delete_a_store_at_the_same_time(
 def test_a_store_is_made_though_another_process_takes_what_is_made_for_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """It deletes the store, or its clock is an hour ahead."""
+    """Another process deletes the store, or has a clock that is an hour ahead."""
     rename, removed = os.rename, 0
 
     def late(source: str, target: str) -> None:

@@ -1,4 +1,5 @@
-"""Reading while others write: what is there before and after is found, whatever is removed meanwhile."""
+"""Reading while others write: a row that exists before and after a read is found, also if others are removed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from streamkit_local.state import LogFile, State
 
 @pytest.fixture
 def filled(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> tuple[LocalStore, list[bytes]]:
-    """A log of several files, of which the first one is removed when its rows are deleted; and its keys."""
+    """A log of several files, and its keys. The first file is removed when its rows are deleted."""
     monkeypatch.setattr(log, "ROLL", 4000)
     keys = [b"%06d" % number for number in range(120)]
     write(local.backend, P, [Append(key, key * 20) for key in keys], durable=False)
@@ -74,7 +75,7 @@ def test_a_scan_leaves_out_nothing_while_an_older_file_is_removed(
             write(local.backend, P, [Delete(key) for key in keys[:old]])
         else:
             local.run(f"b.delete(P, {keys[:old]!r})")
-            local.backend.get(P, [b"000000"])  # it takes in what the other one did
+            local.backend.get(P, [b"000000"])  # it reads the changes of the other one
 
     files = len(local.logs())
     local.rows()

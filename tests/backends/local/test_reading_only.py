@@ -32,7 +32,7 @@ def shared(shared_directory: Path) -> Iterator[LocalStore]:
 
 
 def publish(store: LocalStore) -> None:
-    """Everyone may read what there is, and what is added."""
+    """Make existing and new files readable for everyone."""
     subprocess.run(["chmod", "-R", "go=rX", str(store.root)], check=True)
 
 

@@ -95,7 +95,7 @@ def test_a_head_of_before_does_not_hide_what_was_synced_since(
 
 @pytest.mark.parametrize("first", ["put", "read"])
 def test_a_log_that_ends_before_its_head_says_is_damage(local: LocalStore, first: str) -> None:
-    """It may be a volume that was rolled back, of which the end was not synced. To be sure of that takes a restart."""
+    """The volume may have been rolled back to a state whose end was not synced. Only a restart proves it."""
 
     def work() -> None:
         write(local.backend, P, [Append(b"1", b"x"), Append(b"2", b"x")])

@@ -83,7 +83,7 @@ def is_list(request: Sent) -> bool:
 
 
 class Setting:
-    """A store behind a proxy, and the same one past it. What is slow to make is made once, for all tests."""
+    """A store behind a proxy, and the same store without it. The slow parts are made once for all tests."""
 
     def __init__(self, bucket: S3Bucket) -> None:
         self.bucket = bucket
@@ -94,7 +94,7 @@ class Setting:
         self.reset()
 
     def reset(self) -> None:
-        """A new store, that the process knows: what follows is the warm path."""
+        """A new store that the process knows, so that the next calls take the warm path."""
         self.proxy.plan = []
         for driver in self._fresh:
             driver.close()
@@ -131,7 +131,7 @@ class Setting:
 
 @pytest.fixture(scope="module", params=["lean", "boto3"])
 def setting(request: pytest.FixtureRequest, s3_server: S3Server, s3_credentials: None) -> Iterator[Setting]:
-    """Each of the two clients: the lean one, and boto3's, which handles all that the lean one does not know."""
+    """The two clients: the lean one, and boto3's, which handles all other cases."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
         if request.param == "boto3":
@@ -362,7 +362,7 @@ def test_a_delete_of_many_tells_of_the_one_that_was_refused(at: Setting) -> None
     assert [row.key for row in at.store.scan(PARTITION, b"", b"\xff")] == [b"first"]
 
 
-# What an operator must put right
+# Errors that an operator must correct
 
 
 @pytest.mark.parametrize("code", [400, 403])
@@ -602,7 +602,7 @@ def test_an_sdk_that_went_missing_is_named_at_the_first_request(at: Setting, mon
     assert store.get(PARTITION, [b"first"])[0] is not None
 
 
-# The marker, and what the service can do
+# The marker, and the abilities of the service
 
 
 def conditions_ignored(request: Sent) -> Fault:

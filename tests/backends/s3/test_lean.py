@@ -254,7 +254,7 @@ def driver_for(endpoint: str, bucket: str, region: str = "us-east-1") -> S3Drive
 
 @pytest.fixture(params=["lean", "boto3"])
 def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each of the two clients, for what follows."""
+    """The two clients, for the tests below."""
     if request.param == "boto3":
         monkeypatch.setattr("streamkit_s3.connection.find", lambda target: None)
     return str(request.param)
@@ -441,7 +441,7 @@ def test_certificates_that_are_not_there_are_named(s3_credentials: None, monkeyp
 
 @pytest.fixture
 def exchange() -> Callable[..., Any]:
-    """Sends requests to a server with the given answers, on one wire, and gives what came of them."""
+    """Send requests to a server with the given answers, on one connection. Returns the results."""
 
     def ask(*answers: bytes, times: int = 1, ends: bool = False) -> tuple[list[Any], int]:
         found: list[Any] = []

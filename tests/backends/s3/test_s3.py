@@ -133,7 +133,7 @@ def test_a_scan_asks_for_its_range_only_and_for_each_value_once(proxy: Proxy, s3
     assert [row.data for row in rows] == [b"%d" % n for n in range(10, 20)]
     (listed,) = (request for request in proxy.seen if not values(request))
     assert "start-after" in listed.target
-    # What the keys of the range have in common is in the request, so that the answer holds nothing else.
+    # The common prefix of the range's keys is in the request, so that the answer holds nothing else.
     assert "prefix=" in listed.target
     assert "%2FHJtL-2-kB" in listed.target.partition("&start-after")[0]
     assert len(proxy.seen) == 11
@@ -170,7 +170,7 @@ def test_a_long_scan_keeps_many_requests_in_flight_and_the_order(proxy: Proxy, s
 def test_a_second_connection_reads_no_more_of_the_sdks_models(
     s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are megabytes of JSON, and nine tenths of what a connection costs."""
+    """The SDK's models are megabytes of JSON, and nine tenths of the memory of a connection."""
     from botocore.loaders import JSONFileLoader
 
     read: list[str] = []
