@@ -66,9 +66,9 @@ class _Opening:
 
 
 class OpenStore:
-    """Its backend, and the spaces and archives that were opened. Threads share it: their commits go together.
+    """An open store: its backend, and the spaces and archives that were opened.
 
-    The client counts the handles; when the last one is closed, so is this.
+    Threads share it, so their commits go together. The client counts the handles, and closes the store with the last.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class ArchivedConformance(StoreConformance):
     """All of the contract, with an archiver running all the time. `root` is a test's own URL."""
 
     sample: tuple[type, ...] = ()
-    """The checks of a sample; empty for all of them."""
+    """The checks of an ordinary run; empty for all of them."""
 
     archivers: list[Archiving]
     pause = 0.02

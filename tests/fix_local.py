@@ -58,7 +58,7 @@ Op = Append | Put | Delete
 
 
 def write(backend: Backend, partition: bytes, ops: Sequence[Op], *, durable: bool = True) -> None:
-    """Stores in one directory, one after the other. Deleted files are freed at once."""
+    """Perform operations one after the other, and the deletions together."""
     gone = [op.key for op in ops if isinstance(op, Delete)]
     for op in ops:
         if isinstance(op, Append):

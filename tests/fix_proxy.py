@@ -37,7 +37,7 @@ class Fault(NamedTuple):
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     applied: bool = False
-    """True or False if the server gets the request or not, in an unusual case; else None."""
+    """True if the server gets the request, in a case in which it may or may not."""
     seconds: float = 0.0
     gate: threading.Event | None = None
     cut: int = 0

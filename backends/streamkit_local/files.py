@@ -126,11 +126,10 @@ def forget_files(directory: str) -> None:
 
 
 def close_inherited() -> None:
-    """In a forked child: close every file that the parent had open.
+    """Close every file that the parent had open, in a forked child.
 
-    A lock belongs to the open file, which the child shares: as long as one of them keeps it open, it is locked, also
-    after the parent was killed. References to it in the child may exist for ever, in the frames of threads that did not
-    survive the fork.
+    A lock belongs to the open file, which both processes share. It stays locked until both have closed it, also after
+    the parent was killed. Frames of threads that did not survive the fork may keep references to it for ever.
     """
     _cached.clear()
     for file in list(_files):

@@ -229,9 +229,10 @@ def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) 
 
 @contextmanager
 def _listing_here(spark: SparkSession, *, local: bool) -> Iterator[None]:
-    """Many paths Spark looks at in a job with a task for each: 10 ms of a processor, and a local file is there at once.
+    """Have Spark list local paths without a job, within the block.
 
-    How many are many is a setting of the session alone: it is as it was when this ends.
+    For many paths Spark starts a job with a task for each, which takes 10 ms of a processor. The number is a setting of
+    the session, which is restored at the end.
     """
     if not local:
         yield

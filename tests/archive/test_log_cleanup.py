@@ -30,7 +30,7 @@ def archived(store: Store, runs: int) -> Path:
 
 
 def age(table: Path, days: float) -> None:
-    """Make every file of the log older by `seconds`."""
+    """Make every file of the log older by `days`."""
     for path in (table / "_delta_log").iterdir():
         then = path.stat().st_mtime - days * DAY
         os.utime(path, (then, then))

@@ -160,7 +160,7 @@ STEPS = [
 
 
 def killed_at(call: int, step: tuple[Any, str], where: str, patch: pytest.MonkeyPatch) -> list[int]:
-    """Kill the process at call `at` of a step. Returns the list of calls, which grows."""
+    """Kill the process at call `call` of a step. Returns the list of calls, which grows."""
     original, calls = getattr(*step), list[int]()
 
     def killed(*given: Any, **named: Any) -> Any:

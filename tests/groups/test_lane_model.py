@@ -163,7 +163,7 @@ class LaneModel(RuleBasedStateMachine):
             ticket.alone = "lone" if got.lone else "sole" if last else ""
 
     def fate(self, number: int) -> str:
-        """Draw an entry that may be delivered."""
+        """The fate of an entry that may be delivered."""
         ticket, most = self.tickets[number], self.settings.max_deliveries
         unknown = ticket.doubted if ticket.what == "waiting" else ticket.what == "pending" and not ticket.alone
         if unknown:
@@ -277,7 +277,7 @@ class LaneModel(RuleBasedStateMachine):
     @precondition(lambda self: self.live())
     @rule(data=st.data(), trimmed=st.booleans())
     def vanish(self, data: st.DataObject, trimmed: bool) -> None:
-        """The delivery is always one that a claim has just taken."""
+        """Let an entry of the source vanish."""
         number = data.draw(st.sampled_from(self.live()))
         self.write(Vanished([(number, 1)], trimmed))
         del self.tickets[number]

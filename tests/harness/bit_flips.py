@@ -1,4 +1,4 @@
-"""Flipping single bits of what a store has written."""
+"""Flipping single bits of the stored bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def places(size: int, step: int) -> Iterator[int]:
-    """Each byte of `size` in an exhaustive run, else one in `step`."""
+    """Positions in `size` bytes: all in an exhaustive run, else one in `step`."""
     return iter(range(0, size, 1 if EXHAUSTIVE else step))
 
 

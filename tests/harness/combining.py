@@ -47,7 +47,7 @@ def combine(store: Store, space: str, partition: int) -> None:
 
 
 class CombiningDriver:
-    """Around `inner`; what is posted through it is committed by another process at once."""
+    """A driver around `inner`. Another process commits each posted request at once."""
 
     def __init__(self, inner: Driver, other: Client) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""A view's SQLite connection that stops its process at one of its steps: what the files hold then is what is left."""
+"""A view's SQLite connection that stops its process at one of its steps. Only the files of that moment remain."""
 
 from __future__ import annotations
 

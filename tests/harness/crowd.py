@@ -119,7 +119,7 @@ def run(url: str, store_id: str, name: str, file: str, life: int) -> None:
     threading.Thread(target=lambda: (os.read(life, 1), ended.set()), daemon=True).start()
     with streamkit.connect(url) as client:
         store = client.store(UUID(store_id))
-        # Where the machine is busy that takes seconds, and nobody waits for others meanwhile.
+        # This takes seconds on a busy machine, and no process waits for others meanwhile.
         store.peek(SPACE, name)
 
         def told(attempt: Attempt) -> None:
@@ -132,7 +132,7 @@ def run(url: str, store_id: str, name: str, file: str, life: int) -> None:
 
 
 def begin(url: str, store_id: str, name: str, file: str, life: int) -> NoReturn:
-    """In a process that was just forked."""
+    """Run a writer in a process that was just forked."""
     try:
         run(url, store_id, name, file, life)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Searching for bytes in whatever is stored, also where it is compressed."""
+"""Searching for bytes in everything that is stored, compressed data included."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _PARQUET = b"PAR1"
 
 
 def holds(data: bytes, needle: bytes) -> bool:
-    """Whether `needle` is in `data`, in a column of it if it is a Parquet file, or in a zstd frame within it, of which
-    there may be some in others."""
+    """True if `needle` is in `data`, in a column of a Parquet file, or in a zstd frame, also one inside of another."""
     return any(needle in part for part in expanded(data))
 
 
@@ -44,7 +43,7 @@ def files_below(*directories: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def rows_in_memory(url: str) -> Iterator[tuple[str, bytes]]:
-    """Of all stores at a memory:// URL."""
+    """Yield the rows of all stores at a memory:// URL."""
     driver = streamkit_memory.connect(url, timeout=5.0)
     for store in driver.stores():
         backend = driver.open(store)
@@ -54,12 +53,12 @@ def rows_in_memory(url: str) -> Iterator[tuple[str, bytes]]:
 
 
 def found_in(stored: Iterable[tuple[str, bytes]], needle: bytes) -> list[str]:
-    """The names of what holds it."""
+    """The names of the items that contain the needle."""
     return [name for name, data in stored if holds(data, needle)]
 
 
 def expanded(data: bytes, depth: int = 3) -> Iterator[bytes]:
-    """`data`, the columns of it if it is a Parquet file, and what the zstd frames within it hold."""
+    """Yield `data`, the columns of a Parquet file, and the contents of zstd frames."""
     yield data
     if data.startswith(_PARQUET):
         yield from _columns(data)

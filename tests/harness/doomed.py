@@ -19,7 +19,7 @@ _CHANGES = ("fsync", "fdatasync", "ftruncate", "link", "mkdir", "pwrite", "renam
 
 
 class _Doomed(FaultyDriver):
-    """It keeps its archive where the driver inside does."""
+    """A driver that stops its process. Its archive is in the same place as that of the inner driver."""
 
     def archive_root(self) -> Any:
         return self.inner.archive_root()  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def doomed(inner: Driver, plan: Plan) -> FaultyDriver:
 
 @contextmanager
 def telling_of_tables(driver: FaultyDriver) -> Iterator[None]:
-    """Here what is written to, and deleted from, archives and published views counts among the calls of `driver`."""
+    """Count writes and deletions of archives and published views as calls of `driver`, within the block."""
     from streamkit.archive.files import TableFiles
     from streamkit.archive.table import Table
 

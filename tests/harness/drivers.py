@@ -1,4 +1,4 @@
-"""Drivers of memory stores, of this machine or like a network service: what sweeps and schedules run on."""
+"""Drivers of memory stores for sweeps and schedules: like a disk of this machine, or like a network service."""
 
 from __future__ import annotations
 

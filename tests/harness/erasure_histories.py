@@ -1,4 +1,5 @@
-"""Random histories of a space, killed on the way; then an erasure, and a search of every byte for what it erased."""
+"""Random histories of a space, killed on the way; then an erasure, and a search of every byte for the erased
+entries."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ KILL = "a kill"
 KILLED_ERASURE = "a killed erasure"
 HIDDEN_METADATA = "metadata of entries that nobody could read"
 CLASSES = (BOUNDARY, GLOB, PUBLISH, KILL, KILLED_ERASURE, HIDDEN_METADATA)
-"""What histories are counted by."""
+"""The classes by which histories are counted."""
 
 _SPACE = "a"
 _SEGMENTS = ("user-17/mails", "user-17/orders", "user-2/mails", "plain")
@@ -93,7 +94,7 @@ class _Written(NamedTuple):
 
 
 class History:
-    """One store, and what was committed to it. `seen` counts the classes that the history belongs to."""
+    """One store, and its committed entries. `seen` counts the classes that the history belongs to."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -196,7 +197,7 @@ class History:
         self.written += (_Written(segment, first + at, tag, subject) for at, tag in enumerate(tags))
 
     def _see_committed(self) -> None:
-        """Whether what was being written when the process was killed is there."""
+        """True if the write during which the process was killed is in the store."""
         if self._open is None:
             return
         segment, _, tags = self._open
@@ -228,7 +229,7 @@ class History:
         self.clock.sleep(2 * _GRACE)
 
     def _settle(self, store: Store) -> None:
-        """Archive, go on writing, and let the log go of what is archived."""
+        """Archive, go on writing, and remove the archived transactions from the log."""
         store.archive(_SPACE)
         self._produce(store)
         store.maintain()
@@ -294,7 +295,7 @@ class History:
                 assert verified.ok, verified.findings[:3]
         stored = (*self.world.stored(), *files_below(self._views))
         found = matches_in(stored, re.compile(self._prefix.encode() + rb"(\d{6})"))
-        # Nobody knows the metadata of an entry any more that nothing but a view holds.
+        # The metadata of an entry is lost if only a view still holds the entry.
         forgotten = {entry.tag for entry in gone if selector.metadata and (entry.segment, entry.sequence) not in before}
         left = {
             tag: names

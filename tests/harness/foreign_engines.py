@@ -73,7 +73,7 @@ def shuffled(rows: Any, seed: int = 0) -> Any:
 
 
 def cast(rows: Any, kinds: dict[Any, Any]) -> Any:
-    """With each type of `kinds` in the place of its key."""
+    """`rows` with each type of `kinds` in the place of its key."""
     for at, field in enumerate(rows.schema):
         kind = kinds.get(field.type)
         if kind is not None:
@@ -85,7 +85,7 @@ def cast(rows: Any, kinds: dict[Any, Any]) -> Any:
 
 
 def nothing(path: Path) -> None:
-    """For comparison."""
+    """Change nothing, for comparison."""
 
 
 def optimize(path: Path) -> None:
@@ -370,4 +370,4 @@ CHANGING: list[tuple[Operation, str]] = [
     (mark_as_deleted, r"deletion vectors.*version \d+ \(DELETE by Apache-Spark/4\.1\.0.*PURGE"),
     (payload_as_text, r"payload \(string\)"),
 ]
-"""Each with what the error says of it."""
+"""Changes of a table, each with the text of its error."""

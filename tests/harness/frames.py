@@ -1,4 +1,4 @@
-"""What the threads of this process execute."""
+"""The current frames of the threads of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges the history of a group by its log alone: who had what, from when to when, and what became of it."""
+"""A judge of a group's history by its log alone: the holder of each entry, from when to when, and the outcome."""
 
 from __future__ import annotations
 

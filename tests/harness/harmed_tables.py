@@ -71,4 +71,4 @@ HARMS: list[tuple[Callable[[Path], None], type[Exception], str]] = [
     (newer_protocol, UnsupportedVersion, "Delta protocol"),
     (lost_column, CorruptData, "lacks the columns position"),
 ]
-"""Each with the error that says so, and what it says."""
+"""Kinds of damage, each with its error and the text of the error."""

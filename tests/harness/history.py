@@ -34,7 +34,7 @@ Outcome = Literal["invoked", "ok", "failed", "unknown"]
 
 
 class Attempt:
-    """One call that writes: what it asked for, and what it was told. `invoked` and `returned` are moments."""
+    """One call that writes: its request and its answer. `invoked` and `returned` are moments."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class Attempt:
         self.invoked = invoked
         self.returned = 1 << 62
         self.requests = 0
-        """Of its process to the storage, meanwhile: how much it was at work itself. 0 if the service failed any,
-        so that it waited for that."""
+        """The number of requests of its process to the storage meanwhile: a measure of its work. 0 if the service
+        refused one, since the call then waited."""
         self.outcome: Outcome = "invoked"
         self.error: BaseException | None = None
         self.trx: TRX | None = None
         self.last: dict[str, int] = {}
-        """Each segment's last sequence, as the answer said."""
+        """The last sequence of each segment in the answer."""
         self.verdict: str | None = None
-        """What `store.outcome` said of it later, if it was final."""
+        """The later answer of `store.outcome`, if it was final."""
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{len(payloads)} to {segment!r}" for segment, payloads in self.parts.items())
@@ -85,7 +85,7 @@ class Look:
         self.returned = 1 << 62
         self.entries: list[Entry] = []
         self.whole = False
-        """It came to the end; else an error ended it, and what it gave before must be true all the same."""
+        """True if the read came to its end. If an error ended it, the entries before must still be correct."""
 
 
 class Reader:
@@ -98,7 +98,7 @@ class Reader:
         self._offset: LexKey | None = None
 
     def page(self, store: Store) -> int:
-        """Read one more page; how many entries it had. What a failed page gave counts too."""
+        """Read one more page. Returns the number of its entries; those of a failed page count, too."""
         count = 0
         for entry in store.consume_space(self.space, offset=self._offset, limit=self.limit):
             self.entries.append(entry)
@@ -184,10 +184,10 @@ class History:
         lease: Lease | None = None,
         size: int = 0,
     ) -> Attempt:
-        """Write so many records to each segment in one transaction, and keep what came of it.
+        """Write `counts` records to each segment in one transaction, and record the outcome.
 
-        A `key` that was used before writes what it wrote then, whatever `counts` says. `size`: the least bytes of a
-        payload. A StreamkitError ends up in the attempt; anything else goes on, and leaves the outcome unknown.
+        A `key` that was used before writes the same content again, and `counts` is ignored. `size`: the least bytes of
+        a payload. A StreamkitError is noted in the attempt. Any other error is raised, and the outcome is unknown.
         """
         expected = expected or {}
         fence = None if lease is None else (lease.key, lease.token)
@@ -230,7 +230,7 @@ class History:
         return attempt
 
     def told(self, space: str, segment: str) -> int:
-        """The last sequence of `segment` that anybody was told by now, in whichever process; 0 if nobody was."""
+        """The last sequence of `segment` that any process got as an answer by now; 0 if there was none."""
         with self._lock:
             attempts = list(self.attempts)
         return max((a.last.get(segment, 0) for a in attempts if a.space == space and a.outcome == "ok"), default=0)

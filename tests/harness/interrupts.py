@@ -12,8 +12,9 @@ __all__ = ["Interrupt"]
 
 
 class Interrupt:
-    """At the n-th place in the files of `folder` where the interpreter looks for signals: when a function begins, and
-    behind each call of what is written in C. SQLite takes one in its own callback (`authorize`) for a refusal."""
+    """An exception at the n-th place in the files of `folder` where the interpreter looks for signals: at the beginning
+    of a function, and after each call of a function in C. SQLite takes one in its own callback (`authorize`) for a
+    refusal."""
 
     def __init__(self, folder: Path, at: int) -> None:
         self._folder = str(folder)

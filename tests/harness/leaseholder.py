@@ -48,7 +48,7 @@ def contend(store: Store, ttl: float, seconds: float) -> list[Term]:
 
 
 def _held(lease: Lease, leave: float) -> Iterator[tuple[float, float]]:
-    """From when until when it was held so far, from time to time."""
+    """Yield from time to time the period for which the lease was held so far."""
     began = 0.0
     while True:
         # First the time, then whether it is still held: so it was, then.
@@ -82,7 +82,8 @@ def hold(store: Store, ttl: float) -> None:
                     # The thread that notices when may not have run yet.
                     _say(noticed.result() if lease.lost.is_set() else None, remaining)
                 case "until":
-                    # Each is too late by as much as the process was held up between the two; the earliest hardly is.
+                    # Each of these is late by the time for which the process was held up between the two reads. The
+                    # earliest hardly is.
                     _say(min(lease.remaining() + time.monotonic() for _ in range(5)))
                 case "leave":
                     break
@@ -104,7 +105,7 @@ if __name__ == "__main__":
     verb, url, store_id, ttl, *rest = sys.argv[1:]
     with streamkit.connect(url).store(store_id) as opened:
         if verb == "contend":
-            # What is slow in a fresh process is done before.
+            # The slow steps of a fresh process are done before.
             opened.produce("warm", "leader", [Record(b"")])
             opened.with_lease(str(uuid4()), lambda lease: None, float(ttl))
             _say("ready")

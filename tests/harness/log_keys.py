@@ -13,7 +13,7 @@ __all__ = ["transaction_keys"]
 
 
 def transaction_keys(backend: Backend, space: str) -> Callable[[int], bytes]:
-    """From a transaction's number to its key, in the space as it is now."""
+    """A function from a transaction's number to its key, in the space as it is now."""
     value = backend.get(bytes(partition_key(space, 0)), [bytes(HEAD)])[0]
     assert value is not None, f"there is no space {space!r}"
     settings = decode_row(Head, HEAD, value.data).settings

@@ -1,4 +1,4 @@
-"""The judgement over a history: was everything kept that the store promises, whatever went wrong meanwhile?
+"""The judge of a history: the store has kept all its promises, whatever faults came meanwhile.
 
 `judge` opens the store as a stranger, reads it in every way there is, and holds what it finds against what the clients
 were told. What it knows by name:
@@ -53,9 +53,9 @@ class Violation(Broken):
 
 
 def judge(history: History, open_store: Callable[[], Store]) -> dict[str, list[Entry]]:
-    """The entries of each space of the history, after every rule was held against them. Violation otherwise.
+    """Check a history by every rule, and return the entries of each space. Violation otherwise.
 
-    `open_store` opens the store anew; nobody writes to it meanwhile. Readers of the history are read to their end.
+    `open_store` opens the store anew; no process writes to it meanwhile. Readers of the history are read to their end.
     """
     found = list(history.leaks)
     store = open_store()
@@ -77,7 +77,7 @@ def judge(history: History, open_store: Callable[[], Store]) -> dict[str, list[E
 
 
 def violations(history: History, logs: dict[str, list[Entry]]) -> list[str]:
-    """Every promise that `history` shows to be broken, if the spaces' final entries are `logs`."""
+    """The promises that `history` shows to be broken, if the spaces' final entries are `logs`."""
     found: list[str] = []
     for space, log in logs.items():
         attempts = [attempt for attempt in history.attempts if attempt.space == space]
@@ -122,7 +122,7 @@ def _same_order(rule: str, seen: Iterable[Entry], log: Iterable[Entry], *, compl
 
 
 class _Case:
-    """The attempts on one space, who looked at it, and its final log."""
+    """The attempts on one space, its readers, and its final log."""
 
     def __init__(self, attempts: Sequence[Attempt], looks: Sequence[Look], log: Sequence[Entry]) -> None:
         self.attempts = attempts
@@ -202,8 +202,8 @@ class _Case:
                 )
 
     def _refusals(self) -> None:
-        """A refusal was true at some moment between the call and its answer; so no expectation is refused
-        that held all the time, and no lease that nobody had succeeded."""
+        """Check that each refusal was true at some moment between the call and its answer. So an expectation that was
+        true all the time is not refused, nor a lease without a successor."""
         fenced = [attempt for attempt in self.attempts if isinstance(attempt.error, Fenced)]
         refused: list[tuple[Attempt, SequenceMismatch, list[str]]] = []
         for attempt in self.attempts:
@@ -281,7 +281,7 @@ class _Case:
                     self._say("dense", f"the offset does not grow from {_brief(one)} to {_brief(other)}")
 
     def _order(self) -> None:
-        """Of each partition: acknowledged before the other was asked for, so it is before it."""
+        """Check each partition: a transaction that was acknowledged before another was requested comes before it."""
         numbers: dict[int, list[tuple[int, int, int, Attempt]]] = {}
         for attempt in self.attempts:
             there = self.places(attempt)
@@ -295,7 +295,8 @@ class _Case:
             places.sort(key=lambda place: place[0])
             latest = 0
             for number, began, ended, attempt in places:
-                # Somebody who is later in the log began before `latest`; so nobody before it may begin after that.
+                # A later transaction of the log began before `latest`, so no transaction before it may begin after
+                # that.
                 if ended < latest:
                     self._say("order", f"it was acknowledged before one that is before it began: {attempt}, {number}")
                 latest = max(latest, began)

@@ -44,7 +44,7 @@ class Account(Aggregate):
 
 
 def booking(store: streamkit.Store) -> ProcessManager:
-    """Each payment is booked once, on the account of its order."""
+    """A process manager that books each payment once, on the account of its order."""
     accounts = Repository(store, "accounts", Account)
 
     def book(paid: DomainEvent) -> None:
@@ -65,7 +65,7 @@ def open_view(store: streamkit.Store, url: str) -> OpenView:
 
 
 def work(url: str, id: str, name: str, payments: int) -> None:
-    """All of the payments of `name`, from the first, whatever of it was done before."""
+    """Make all payments of `name` from the first one, also those that were made before."""
     with streamkit.connect(url) as client:
         store = client.store(id)
         orders = Repository(store, "orders", Order, snapshot_every=7)

@@ -1,4 +1,4 @@
-"""A process that posts its requests, and what others do at a moment that a test chooses."""
+"""A process that posts its requests, and actions of others at a moment that a test chooses."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Hooks:
     """Hooks at the calls of one process; a hook for one call removes itself."""
 
     posted: Hook | None = None
-    """After a letter was put."""
+    """A function that is called after a message was put."""
     committing: Hook | None = None
-    """Before a transaction is put."""
+    """A function that is called before a transaction is put."""
     looking: Hook | None = None
-    """Before transactions are got, one by one."""
+    """A function that is called before single transactions are read."""
 
 
 class Shared:

@@ -1,4 +1,4 @@
-"""Power cuts, simulated: of a directory remains what was synced, the names too, and what a bad day leaves beside it."""
+"""Simulated power cuts: the synced files and names of a directory remain, and sometimes more."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class PowerCut(BaseException):
 
 
 class Disk:
-    """Follows what is synced below `root`, which need not be there yet; what is there now counts as synced."""
+    """A watcher of syncs below `root`, which need not exist yet. Existing files count as synced."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._noted = root.with_name(root.name + ".cut")
         self.calls = 0
-        """That changed or synced something, so far."""
+        """The number of calls so far that changed or synced something."""
         self._contents: dict[int, bytes] = {}
         self._names: dict[int, dict[str, tuple[int, bool]]] = {}
-        """For each directory: inode, and whether it is a directory itself."""
+        """The names of each directory, with (inode, True for a directory)."""
         self._kept: list[int] = []
         """Open, so that no inode's number is given to another file."""
         self._sync_all(root.parent, {root.name})
@@ -77,9 +77,9 @@ class Disk:
         return wrapped
 
     def keep(self, torn: bool) -> None:
-        """Note what would remain if the power was cut now: what was synced.
+        """Note the synced state, which would remain if the power was cut now.
 
-        `torn`: also names that were not, without their contents, as a file system may leave them.
+        `torn`: also names that were not synced, without their contents, as a file system may leave them.
         """
         above, to = self.root.parent, self._noted
         shutil.rmtree(to, ignore_errors=True)
@@ -104,7 +104,7 @@ class Disk:
                 (to / name).write_bytes(self._contents.get(ino, b""))
 
     def swap(self) -> None:
-        """Go on with what was noted."""
+        """Restore the noted state."""
         shutil.rmtree(self.root, ignore_errors=True)
         self._noted.rename(self.root)
         for fd in self._kept:

@@ -1,4 +1,4 @@
-"""Processes of one memory service, each with a clock of its own, and what may happen while one of them is stopped."""
+"""Processes of one memory service, each with its own clock, and events while one of them is stopped."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ OF_ITS_ROOM = {
     "Consumer": {"leave", "look_until"},
     "Members": {"note_gone"},
 }
-"""What is called by the same room alone, with values that no user has."""
+"""Methods that only the same room calls, with values that no user has."""
 
 
 def public_methods(kind: type) -> set[str]:
@@ -304,7 +304,8 @@ class World:
         return makers[kind]()
 
     def arguments(self, kind: str, name: str, subject: Any, found: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The good ones, with what only this world has. `found`: those of a twin, which has received and acquired."""
+        """The good arguments, with the objects of this world. `found`: those of a twin, which has received and
+        acquired."""
         is_twin = found is not None
         found = dict(CALLS[kind][name]) if found is None else found
         if "delivery" in found and not is_twin:
@@ -334,7 +335,7 @@ class World:
 
 
 def use(result: Any) -> None:
-    """Read a little of what a call returns, as its caller would."""
+    """Read a little of a call's result, as its caller would."""
     if isinstance(result, Iterator):
         list(islice(result, 3))
 
@@ -352,7 +353,7 @@ def assert_ours(error: BaseException, call: str) -> None:
 
 WRONG: tuple[Any, ...] = (object(), -1, "", b"\xff", float("nan"), "\ud800", 1 << 70, [object()], {"x": object()}, None)
 ENDLESS = {"timeout", "seconds", "wait"}
-"""With None, or a large number, these wait for ever, and rightly so."""
+"""Arguments that may wait for ever with None or a large number."""
 EVERY = [(kind, name) for kind, table in CALLS.items() for name in table]
 
 

@@ -132,4 +132,4 @@ REMOVALS: dict[str, Callable[[RemovalWorld, int], None]] = {
     "retain bytes of a segment": _retain(max_bytes=30, per="segment"),
     "retain bytes of the space": _retain(max_bytes=300, per="space"),
 }
-"""By what they are called; each is called with 0, and later with 1 to remove more."""
+"""The removals by name. Each is called with 0, and later with 1 to remove more."""

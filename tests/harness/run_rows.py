@@ -1,4 +1,4 @@
-"""Index rows and runs for tests: what upkeep would make of transactions, without a log."""
+"""Index rows and runs for tests, as upkeep makes them from transactions, but without a log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_id() -> bytes:
 
 
 def data_row(segment: str, number: int, first: int, count: int = 1, frame: int = 40) -> tuple[bytes, bytes]:
-    """The row of one piece, whose frame tells what it is."""
+    """The row of one piece, which describes itself in its frame."""
     text = f"{segment} {number} {first}".encode().ljust(frame, b".")[:frame]
     piece = Piece(number, 1000 + number, first, count, 100, frame, text)
     return data_key(segment, first + count - 1), encode_index_row(DataRow([piece]))

@@ -42,10 +42,10 @@ class Held:
         self.hold = False
         self.held, self.go = threading.Event(), threading.Event()
         self.calls = 0
-        """Since it was let go."""
+        """The number of calls since the write was let go."""
         self.at = -1
         self.act: Callable[[], None] | None = None
-        """What happens before the call with this number; it may raise."""
+        """A function for the call with this number, called before it; it may raise."""
 
     def step(self) -> None:
         if self.go.is_set():
@@ -122,7 +122,7 @@ class _HeldBackend:
 
 
 class _Caller(threading.Thread):
-    """One thread, one write, and what it was told."""
+    """One thread with one write, and its answer."""
 
     def __init__(self, name: str, store: Store, write: Write, cut: Cut | None) -> None:
         super().__init__(name=name, daemon=True)
@@ -144,7 +144,7 @@ class _Caller(threading.Thread):
             self.error = error
 
     def waits(self) -> bool:
-        """It is in the queue behind another one, or has ended."""
+        """True if the write is in the queue behind another one, or has ended."""
         frame = frames_of_threads().get(self.ident or 0)
         while frame is not None and not frame.f_code.co_filename.endswith("commit.py"):
             frame = frame.f_back

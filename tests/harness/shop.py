@@ -1,4 +1,4 @@
-"""A store with something of everything, as a shop leaves it: for what the console of the server shows."""
+"""The store of a shop with all kinds of data, for the pages of the server's console."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ DIGEST = ("count(*)", "coalesce(sum(crc32(concat(segment, '/', sequence, '/', ca
 
 
 def batch(spark: Any, ask: dict[str, Any]) -> Any:
-    """A frame, and what it holds up to an offset: asked twice, by two ways."""
+    """Read a frame up to an offset twice, in two ways."""
     given = {"url": ask["url"], "store": ask["store"], "space": SOURCE}
     if ask["native"]:
         frame = read_space(spark, ask["url"], ask["store"], SOURCE, until=ask["until"])
@@ -77,7 +77,7 @@ def rollup(spark: Any, ask: dict[str, Any]) -> Any:
 
 
 def restore(spark: Any, ask: dict[str, Any]) -> Any:
-    """Into a third store, what the source has by now."""
+    """Write the present entries of the source into a third store."""
     from streamkit.spark.jobs.restore import job
 
     said = io.StringIO()
@@ -107,7 +107,7 @@ def main(folder: Path) -> None:
         try:
             answer = {"found": WORK[ask["do"]](spark, ask)}
         except Exception as error:
-            # What Spark says of a stream's end does not name what has ended it; its stack trace does.
+            # Spark's message about a stream's end does not name the cause; its stack trace does.
             answer = {"error": f"{type(error).__name__}: {error}\n{getattr(error, '_stackTrace', '')}"}
         written = folder / f"writing-{os.getpid()}"
         written.write_text(json.dumps(answer))

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["CONNECTORS", "JVM_FLAGS", "small_session"]
 
 CONNECTORS = Path(sys.prefix) / "connectors"
-"""Where infra/spark/connectors.py puts the jars for s3a://."""
+"""The folder in which infra/spark/connectors.py puts the jars for s3a://."""
 JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 """Options of a JVM that starts fast and does not live long."""
 

@@ -30,7 +30,7 @@ def main(url: str, source: str, into: str, checkpoint: str, rows: str) -> None:
 
 
 def run(frame: Any, url: str, into: str, checkpoint: str) -> bool:
-    """Until it ends: True; or fails: False."""
+    """Wait until the query ends (True) or fails (False)."""
     query = (
         frame.writeStream.format("streamkit")
         .options(url=url, store=into, space=OUT, order="sequence", checkpointLocation=checkpoint)

@@ -1,6 +1,6 @@
 """Each way to read and write a space, on one version of Spark: python spark_version.py, with the Spark of that Python.
 
-It prints a line of JSON for each way: its name, and what went wrong, or null.
+It prints a line of JSON for each way: its name, and the error or null.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Stores that Spark reads from and writes to, who works on them beside it, and an oracle of its own: what the writers
-were acknowledged is what must be found, nothing twice and nothing missing."""
+"""Stores that Spark reads and writes, the other processes that work on them, and an independent oracle: the
+acknowledged entries must be found, each once."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ FRAME = 3000
 
 
 class World:
-    """The stores, who works on them beside Spark, and what must be in them."""
+    """The stores, the other processes that work on them, and the entries that they must hold."""
 
     def __init__(self, url: str, path: Path, seed: int, pause: float) -> None:
         self.url, self.path, self.pause = url, path, pause
         self.chance = random.Random(seed)
         self.client = streamkit.connect(url)
         self.source, self.into, self.restored = (self.client.store(uuid4()) for _ in range(3))
-        # In the cloud the grace is judged by the service's clock, and a commit may take as long as a part of it.
+        # In the cloud the service's clock measures the grace, and a commit may take a part of it.
         grace = 0.5 if url.startswith("file:") else 60.0
         self.source.create_space(SOURCE, 2, archive_grace=grace)
         self.into.create_space(OUT, 2, archive_grace=grace)
         self.into.create_space(FRAMES, 2, archive_grace=grace)
         self.written: dict[str, list[bytes]] = {}
-        """By the writer, for each segment, in order: only what was acknowledged."""
+        """The acknowledged entries of each writer and segment, in order."""
         self.frames: list[str] = []
         self.done = Counter[str]()
         self.allowed = 60
-        """Transactions that the writer may write until the next question, so that what waits stays little."""
+        """Transactions that the writer may write until the next question, so that few are unread."""
         self._stop = threading.Event()
         self._hold = threading.Lock()
         self._failed: list[BaseException] = []
@@ -92,7 +92,7 @@ class World:
                 self.done["compactions"] += 1
 
     def end(self) -> tuple[str, list[int]]:
-        """An offset, and the digest of what is before it: of the segments from s3 on, and of all."""
+        """An offset, and the digests of the entries before it: of the segments from s3 on, and of all."""
         with self._hold:
             offset = self.source.end_offset(SOURCE).hex()
             rows = [(s, at, p) for s, payloads in self.written.items() for at, p in enumerate(payloads, 1)]
@@ -119,7 +119,7 @@ class World:
             assert frames == {(f, f"w{at}"): list(range(at, FRAME, 40)) for f in self.frames for at in range(40)}
 
     def check_restored(self) -> None:
-        """Every transaction is there, whole and in its order, over the partitions too."""
+        """Check that every transaction is there, whole and in its order, also across partitions."""
         with streamkit.connect(self.url) as stranger:
             source, copy = (
                 [
@@ -131,7 +131,7 @@ class World:
         assert copy == source
 
     def check_rollup(self, output: str) -> None:
-        """Every entry is counted once."""
+        """Check that every entry is counted once."""
         from deltalake import DeltaTable
 
         counted: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Does a store keep the public contract, whatever its backend? With pytest, subclass and make a client:
+"""The conformance suite of the public contract, for a store on any backend. With pytest, subclass and make a client:
 
     class TestMyStores(StoreConformance):
         def make_client(self):
@@ -41,7 +41,7 @@ class StoreConformance(
     """All checks. Override `make_client`; `rounds` and `patience` where the service is slow."""
 
     skip: ClassVar[Mapping[str, str]] = {}
-    """Check to reason, for what the service under test (an emulator, say) is known not to keep."""
+    """A reason for each check that the service under test (for example, an emulator) is known to fail."""
 
     def setup_method(self, method: object = None) -> None:
         reason = self.skip.get(getattr(method, "__name__", ""))
@@ -51,7 +51,7 @@ class StoreConformance(
 
     @classmethod
     def checks(cls) -> dict[str, str]:
-        """The names of all checks, and what is broken if one fails."""
+        """The names of all checks, each with the fault that it finds."""
         names = [name for name in dir(cls) if name.startswith("test_")]
         return {name: " ".join((getattr(cls, name).__doc__ or "").split()) for name in names}
 

@@ -59,7 +59,7 @@ class Machine(RuleBasedStateMachine):
         self.store_id = uuid4()
         self.model: dict[Place, list[bytes]] = {}
         self.keys: dict[tuple[str, int, str], Use] = {}
-        """By space, partition and key: each partition remembers its own."""
+        """The idempotency keys by space, partition and key, because each partition remembers its own."""
         self.fences: dict[tuple[str, int], int] = {}
         self.tokens: list[Lease] = []
         self.processes: list[Process] = []
@@ -265,7 +265,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=whose, seed=strategies.integers(0, 1 << 20), rate=strategies.sampled_from([0.0, 0.0, 0.1, 0.3]))
     def reopen(self, who: int, seed: int, rate: float) -> None:
-        """A new process in the place of the old, on a good day or a bad one. What the old had sent arrives."""
+        """Replace a process by a new one, with or without faults. The requests that the old one has sent arrive."""
         old, self.processes[who] = self.processes[who], self._process(Plan.random(seed, rate, SURVIVABLE))
         old.faults.release()
         old.close()

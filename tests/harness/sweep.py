@@ -56,7 +56,7 @@ Workload = Callable[[Process], None]
 
 
 class StillClock(ManualClock):
-    """Nobody else is there to notify anybody: waiting is sleeping."""
+    """Replace the wait for notices by a sleep, because the process is alone."""
 
     def wait(self, condition: threading.Condition, seconds: float) -> bool:
         self.sleep(seconds)
@@ -87,7 +87,8 @@ def everyday(process: Process) -> None:
 
 
 def hurried(process: Process) -> None:
-    """For a `cramped` engine: files, merges of both kinds, records too large for a pack, and a log that is cleared."""
+    """A workload for a `cramped` engine: files, merges of both kinds, records too large for a pack, and a log that is
+    cleared."""
     store, history = process.store, process.history
     reader = history.reader("s", 3)
     for turn in range(12):
@@ -106,7 +107,7 @@ def hurried(process: Process) -> None:
 
 
 def insists(process: Process) -> None:
-    """Each write expects what anybody was told just before, in whichever process."""
+    """A workload in which each write expects the sequence that another process just got."""
     store, history = process.store, process.history
     for _ in range(2):
         history.write(store, "s", {"a": 1}, expected={"a": history.told("s", "a")})
@@ -178,7 +179,8 @@ class Sweep:
         return self._trace
 
     def plans(self, menu: Sequence[Fault] = tuple(Fault)) -> Iterator[Plan]:
-        """Every fault of `menu` at every call; late writes land at once, a few calls later, or after the recovery."""
+        """Plans with every fault of `menu` at every call. Late writes land at once, a few calls later, or after the
+        recovery."""
         yield Plan()
         yield from every_fault(self.trace, menu, delays=(None, 1, 3))
 

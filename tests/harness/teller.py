@@ -1,4 +1,4 @@
-"""A process that writes and tells what it was told: the other side of test_unreliable_network.py.
+"""A process that writes and reports its answers: the other side of test_unreliable_network.py.
 
     python teller.py URL STORE NAME
 

@@ -12,7 +12,7 @@ __all__ = ["Timers"]
 
 
 class Timers:
-    """In the place of `threading.Timer`: they fire when a test says so."""
+    """A replacement for `threading.Timer`: its timers fire when a test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._running: list[threading.Timer] = []
@@ -28,7 +28,7 @@ class Timers:
         monkeypatch.setattr("streamkit.groups.core.threading.Timer", Timer)
 
     def wait(self, clock: ManualClock, seconds: float) -> None:
-        """For so long; those fire whose time comes."""
+        """Let `seconds` pass. Timers whose time has come fire."""
         for timer in [timer for timer in self._running if timer.interval <= seconds]:
             self._running.remove(timer)
             clock.sleep(timer.interval)

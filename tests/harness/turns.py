@@ -45,7 +45,7 @@ class Schedule:
     def __init__(self, prefix: Sequence[int] = (), dice: Random | None = None) -> None:
         self.prefix = tuple(prefix)
         self.steps: list[tuple[int, tuple[int, ...], int | None]] = []
-        """(who went on, who could have, who ran before)"""
+        """The choices: (the worker that went on, all that could, the one that ran before)."""
         self._dice = dice
 
     def choose(self, ready: Sequence[int], running: int | None) -> int:
@@ -85,7 +85,7 @@ class Turns:
         self._permits: list[threading.Semaphore] = []
         self._stopped = threading.Semaphore(0)
         self._waiting: dict[int, tuple[Callable[[], bool], bool]] = {}
-        """What a worker waits for, and whether only for some time."""
+        """The condition for which a worker waits, and True if the wait has a timeout."""
 
     def step(self) -> None:
         at = getattr(self._mine, "at", None)
@@ -94,7 +94,7 @@ class Turns:
             self._permits[at].acquire()
 
     def wait(self, free: Callable[[], bool], timed: bool) -> bool:
-        """Let others go on until `free`; False if the time was over, which it is when nobody else can go on."""
+        """Let others go on until `free`. False if the time is over, which is when no other worker can go on."""
         at = getattr(self._mine, "at", None)
         assert at is not None, "the program waits for a thread that has ended"
         self._waiting[at] = (free, timed)
@@ -102,7 +102,7 @@ class Turns:
         return self._waiting.pop(at)[0]()
 
     def _able(self, ready: Sequence[int]) -> list[int]:
-        """Those that can go on."""
+        """The workers that can go on."""
         able = [at for at in ready if at not in self._waiting or self._waiting[at][0]()]
         able = able or [at for at in ready if self._waiting[at][1]]
         assert able, "all threads wait for each other"
@@ -335,7 +335,7 @@ def interleave(
 
 
 def _nobody_failed(history: History) -> None:
-    """Without faults of the storage, a call is refused or does its work."""
+    """Check that a call is refused or does its work, without faults of the storage."""
     found = [
         f"failed: nothing was wrong, and it ended with {attempt.error!r}: {attempt}"
         for attempt in history.attempts

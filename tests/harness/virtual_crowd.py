@@ -1,6 +1,6 @@
 """Processes that write to one partition as fast as they can, in virtual time.
 
-None of them is ever kept waiting by the machine: what they do to each other is all that there is.
+The machine delays none of them, so only their effects on each other count.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Crowd:
 
 
 def virtual_crowd(service: Service, processes: int, appends: int, seed: int, *, insisting: bool = False) -> Crowd:
-    """So many processes, each with one writer that appends so often, to a segment of its own.
+    """Run `processes` processes, each with one writer that appends `appends` times to a segment of its own.
 
-    `insisting`: each has a second thread, which appends as often to its neighbour's segment, and expects of it what
-    anybody was told last.
+    `insisting`: each has a second thread, which appends as often to its neighbour's segment, and expects the last
+    sequence that any process got.
     """
     random.seed(seed)
     simulation, history, store_id = Simulation(), History(), uuid4()

@@ -1,5 +1,5 @@
-"""Programs of the harness, each in a process of its own that begins at once: one process that has everything imported
-forks them, where a new interpreter would import an SDK for half a second and more.
+"""Programs of the harness, each in its own process, which begins at once. One process that has everything imported
+forks them; a new interpreter would import an SDK for half a second and more.
 
     program = start(racer.__file__, "page", url, store_id, 1, url=url)
     program.stdin, program.stdout, program.kill(), program.wait(), …      # as of a subprocess.Popen with text pipes
@@ -29,7 +29,7 @@ __all__ = ["Program", "start"]
 
 _lock = threading.Lock()
 _asking: tuple[int, socket.socket] | None = None
-"""By which process, and where to."""
+"""The id of the process that asks, and its socket to the server."""
 
 
 class Program:
@@ -112,7 +112,7 @@ def start(path: str, *arguments: object, url: str) -> Program:
 
 
 def _server() -> socket.socket:
-    """Of this process; it ends with it."""
+    """The socket of this process's server, which ends with the process."""
     global _asking
     if _asking is None or _asking[0] != os.getpid():
         mine, its = socket.socketpair()
@@ -131,8 +131,8 @@ def _server() -> socket.socket:
 
 
 def _serve(asking: socket.socket) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when nobody is left who asks
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the programs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when no client is left
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for the programs
     warm: set[str] = set()
     while True:
         message, fds = b"", list[int]()

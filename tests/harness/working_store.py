@@ -1,4 +1,4 @@
-"""A store in which all kinds of clients are at work, and what has to be true of it at every point."""
+"""A store in which all kinds of clients are at work, and the conditions that hold at every point."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def view_of(store: Store, path: Path) -> OpenView:
 
 
 def prepare(store: Store) -> None:
-    """Spaces of several kinds, with what removals and settings leave behind."""
+    """Spaces of several kinds, after removals and changes of settings."""
     store.create_space("orders", partitions=2, idempotency_window=3600.0)
     for at in range(12):
         store.produce(
@@ -44,7 +44,7 @@ def prepare(store: Store) -> None:
 
 
 def work_once(store: Store, at: int) -> None:
-    """One step of everybody's work: pay, book, copy, send."""
+    """One step of each client's work: pay, book, copy, send."""
     orders = Repository(store, "orders", Order, snapshot_every=4)
     orders.execute(f"order-{at % ORDERS}", lambda order: order.pay(f"p{at}", 3), idempotency_key=f"p{at}")
     store.queue(MAIL, ack_timeout=1.0).put(b"mail %d" % at)
@@ -172,8 +172,8 @@ _SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def finish(store: Store, path: Path, *, wait: bool = False) -> None:
-    """Let everybody do what is left. Every effect is there once then, or this fails. `wait`: somebody may have received
-    something and not said that it is done."""
+    """Let every client complete its work. Then every effect must be there once. `wait`: a consumer may have received an
+    entry without an acknowledgement."""
     manager = booking(store)
     if wait:
         manager.run(seconds=1.2)  # longer than a delivery belongs to its consumer

@@ -103,7 +103,7 @@ def directory(path: Path) -> World:
 
 
 class _Held:
-    """In the place of a lease whose holder was killed, after its time."""
+    """Take a lease whose holder was killed, after its end."""
 
     def __enter__(self) -> _Held:
         return self

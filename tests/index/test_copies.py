@@ -87,7 +87,7 @@ def partition_of(store: Store) -> Partition:
 
 
 def stop_upkeep(store: Store) -> None:
-    """It is brought forward by the test alone."""
+    """Stop the upkeep of a store, so that only the test brings the index forward."""
     partition_of(store)
     store._shared.spaces["sp"].committers[0].keep_index = lambda: None  # type: ignore[method-assign]
 
@@ -188,7 +188,7 @@ Put = Callable[..., Etag]
 
 
 def intercept(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Put, bytes, Expect | Etag], None]) -> None:
-    """`meanwhile` comes before each put of a head, and is given how to put, what, and on which condition."""
+    """Call `meanwhile` before each put of a head, with the put, its data and its precondition."""
     put = MemoryBackend.put
 
     def intercepted(

@@ -262,7 +262,7 @@ def test_what_is_deleted_without_an_answer_is_deleted_again_or_an_error_says_to(
 
 
 def test_of_two_merges_at_once_one_wins_each_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time that one has made a file, the other one moves the head."""
+    """One upkeep moves the head each time that another one has made a file."""
     many_runs(world)
     whole, other = world.read(), world.open()
     store_file, busy = upkeep.store_file, []
@@ -365,7 +365,7 @@ def test_a_copy_of_a_store_in_use_is_what_was_committed_at_some_moment(tmp_path:
                 before = client.store(id).end_offset("sp")
             to = tmp_path / f"copy {turn}"
             done = subprocess.run(["cp", "-a", str(root), str(to)], capture_output=True, text=True)
-            # what it would write while this copy is read makes the next one longer to read, and so on
+            # a note that it writes for this copy would make the next copy longer
             writer.send_signal(signal.SIGSTOP)
             vanished = [line for line in done.stderr.splitlines() if ".new'" not in line]
             with streamkit.connect(f"file://{to}") as client:

@@ -58,7 +58,7 @@ def backend() -> Backend:
 
 
 def pieces_of(rows: Rows | list[tuple[bytes, bytes]]) -> dict[bytes, object]:
-    """Rows with data rows taken apart: what they say, however they are joined."""
+    """The content of rows, with data rows split into pieces, so that differently joined rows are equal."""
     found: dict[bytes, object] = {}
     start, end = DATA.children()
     for key, value in rows.items() if isinstance(rows, dict) else rows:

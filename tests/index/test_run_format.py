@@ -1,4 +1,4 @@
-"""Sections of sorted rows as bytes: whole, or refused with what is wrong and where."""
+"""Sections of sorted rows as bytes: whole, or refused with an error that names the fault and its place."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ OTHER = b"another run's id"
 
 
 def renewed(data: bytes, file, spans: list[tuple[bytes, bytes]], seen: list[int]):  # type: ignore[no-untyped-def]
-    """With short values in the place of those in `spans`; `seen` gets the rows of each block that was decoded."""
+    """The section with short values in the place of those in `spans`. `seen` gets the rows of each decoded block."""
 
     def renew(keys: list[bytes], values: list[bytes]) -> list[bytes]:
         seen.append(len(keys))

@@ -58,7 +58,7 @@ def remote() -> Counting:
 
 
 def filled(backend: Backend, runs: int = 6, each: int = 400, files: int = 1) -> tuple[Manifest, Rows]:
-    """A manifest with so many runs and an inline one, and what they hold together."""
+    """A manifest with `runs` runs and an inline one, and their rows together."""
     chance = random.Random(1)
     sequences: dict[str, int] = {}
     truth: Rows = {}

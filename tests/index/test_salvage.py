@@ -39,7 +39,7 @@ FIRST_KEY = 5
 
 
 class World:
-    """A space of which the log has let go, and a tail. `copy` is another one to be damaged."""
+    """A space whose packed transactions have left the log, and a tail. `copy` is another one to be damaged."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class World:
         self.id: UUID = uuid4()
         self.driver: Any = self._driver(folder / "stores")
         self.leases: dict[str, Lease] = {}
-        """Of each name an earlier holder's."""
+        """The token of an earlier holder of each lease."""
         self.copies = 0
 
     def _driver(self, folder: Path) -> Any:
@@ -230,7 +230,7 @@ def test_a_run_without_its_end_is_read_as_far_as_it_goes(
 def test_what_is_beside_a_damaged_sector_of_a_disk_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The storage itself refuses 4 KiB of a file, and whatever is asked for with them."""
+    """The storage itself refuses 4 KiB of a file, and every read that includes them."""
     monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(inline=0))
     world = World("local", tmp_path)
     store = world.open()
@@ -249,7 +249,7 @@ def test_what_is_beside_a_damaged_sector_of_a_disk_is_not_forgotten(
         at = path.read_bytes().index(part)
         damaged.seek(at)
         damaged.write(bytes([part[0] ^ 4]))
-    (tmp_path / "stores").rename(tmp_path / "moved")  # nobody has it open there
+    (tmp_path / "stores").rename(tmp_path / "moved")  # no process has it open there
     world.driver = LocalDriver(str(tmp_path / "moved"), 5.0)
     with pytest.raises(CorruptData):
         world.backend.get(P, [run_key(file.id)])
@@ -278,7 +278,7 @@ def test_what_files_of_the_index_know_outlives_the_head(
 
 
 def test_what_the_index_alone_knows_of_what_was_trimmed_outlives_a_repair(world: World) -> None:
-    """There is no archive. A row of the index is wrong, and all of it can be read."""
+    """A space without an archive has a wrong row in the index, and all of it can be read."""
     world.write()
     world.open().trim("s", keep_entries=10)
     world.let_go(archive=False)
@@ -316,7 +316,7 @@ def test_what_is_trimmed_after_a_repair_is_gone_from_its_segments(world: World, 
 
 
 def test_a_head_that_was_deleted_is_damage_and_not_an_empty_space(world: World) -> None:
-    """The log has let go of all that was written."""
+    """Move all transactions from the log into packs."""
     world.write()
     world.let_go()
     before = list(world.open().consume_space("s"))

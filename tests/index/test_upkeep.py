@@ -80,7 +80,7 @@ def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
 def test_an_entry_that_a_peek_has_kept_is_not_the_latest_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its segment's status is unknown, so index and tail tell."""
+    """The segment's status is unknown, so it comes from the index and the tail."""
     monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=8, inline=0))
     id = uuid4()
     with streamkit.connect(tmp_path.as_uri()) as client, streamkit.connect(tmp_path.as_uri()) as other:
@@ -184,7 +184,7 @@ def test_maintenance_makes_one_run_of_all_and_writes_a_large_one_not_anew_for_li
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_busy_log_is_cleared_when_the_grace_is_over(remote: bool) -> None:
-    """Not much later, and not before, however often upkeep comes by."""
+    """Packed transactions leave the log soon after the grace, and not before it, also with frequent upkeeps."""
     clock, grace, step = ManualClock(), 60, 0.1
     driver = MemoryDriver(remote=remote, clock=clock, sleep=clock.sleep)
     client = Client("memory://", driver, 30.0, None, 1 << 20, clock)
@@ -261,7 +261,7 @@ def test_runs_that_are_merged_while_a_client_sleeps_do_not_stop_its_retention() 
 
 @pytest.mark.timeout(30)
 def test_a_transaction_may_write_to_more_segments_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looped for ever: the statuses of all of them have to be known together."""
+    """An upkeep looped for ever here, because the statuses of all segments have to be known together."""
     monkeypatch.setattr("streamkit.log.partition._KNOWN", 100)
     with streamkit.connect("memory://") as client:
         store = client.store(uuid4())

@@ -1,4 +1,4 @@
-"""Every kind of damage is found and named by its key; what is only the index is built again from the log."""
+"""Every kind of damage is found and named by its key. A damaged index is built again from the log."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_transactions_that_are_gone_from_the_end_are_missed(patient: Patient) ->
 
 
 def test_a_damaged_file_is_found_and_its_index_is_built_again_from_its_log(filed: Patient) -> None:
-    """Every seventh bit of the first file: either half of it may be hit, and nothing else holds the log."""
+    """Flip every seventh bit of the first file. It has two halves, and nothing else holds the log."""
     key = filed.files()[0]
     sound = filed.data(key)
     head = filed._row(bytes(HEAD), P)
@@ -348,7 +348,7 @@ def test_a_log_in_files_is_found_again_without_its_head(filed: Patient) -> None:
 
 
 def test_verifying_while_others_write_finds_nothing(patient: Patient) -> None:
-    """Between any two of its calls somebody writes, and brings the index forward."""
+    """Another process writes and brings the index forward between any two calls of verify."""
     other = patient.open()
     store = patient.open()
     scan = store._backend.scan
@@ -380,7 +380,7 @@ def test_what_a_retention_of_segments_has_let_go_of_is_no_hole(patient: Patient,
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 def test_a_frame_of_which_a_part_was_trimmed_is_no_finding(kind: str) -> None:
-    """Packs are written anew without that part; the copy in the index is what it was."""
+    """Packs are rewritten without that part. The copy in the index stays as it was."""
     driver = MemoryDriver(uuid4().hex, remote=kind == "remote")
     with Client("memory://", driver, 30.0, None, 64 << 20, StillClock()) as client:
         store = client.store(uuid4())

@@ -1,4 +1,4 @@
-"""Backends that are broken on purpose, each in one way: what the conformance suite must catch.
+"""Backends that are broken on purpose, each in one way. The conformance suite must catch them.
 
 Each is memory with one promise taken back, and names the check that finds it. `broken_driver` makes them:
 

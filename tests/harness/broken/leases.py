@@ -33,7 +33,7 @@ _tokens = count(1)
 
 
 class LeaseForEveryone(Sound):
-    """A lease is granted to whoever asks."""
+    """A lease is granted to every caller."""
 
     caught_by = "test_a_lease_has_one_holder"
 
@@ -48,7 +48,7 @@ class LeaseForEveryone(Sound):
 
 
 class LeaseSeenAndTaken(Sound):
-    """Whether a lease is free is looked up, and then it is taken, with nothing that holds between the two."""
+    """A lease is looked up and then taken, without a precondition between the two."""
 
     caught_by = "test_only_one_of_many_acquires_a_lease"
 
@@ -71,7 +71,7 @@ class LeaseSeenAndTaken(Sound):
 
 
 class TokensStartOver(Sound):
-    """Each client counts its tokens from 1."""
+    """Tokens are counted from 1 by each client."""
 
     caught_by = "test_tokens_grow"
 
@@ -97,7 +97,7 @@ class TokensStartOver(Sound):
 
 
 class ReleasesTheSuccessor(Sound):
-    """A lease is released by its name, whoever holds it."""
+    """A lease is released by its name, for any holder."""
 
     caught_by = "test_a_released_lease_is_free_at_once"
 
@@ -112,7 +112,7 @@ class ReleasesTheSuccessor(Sound):
 
 
 class EndlessLease(Sound):
-    """The ttl is not kept: whoever dies holds the lease for ever."""
+    """The ttl is not kept: a holder that dies keeps the lease for ever."""
 
     caught_by = "test_a_lease_ends_by_itself"
 

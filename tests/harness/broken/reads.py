@@ -133,7 +133,7 @@ class EtagNotLookedAt(Sound):
 
 
 class TextKeys(Sound):
-    """Keys are turned into text, and what is no UTF-8 is replaced."""
+    """Keys are turned into text, and bytes that are not UTF-8 are replaced."""
 
     caught_by = "test_every_byte_is_fit_for_a_key"
 

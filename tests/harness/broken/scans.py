@@ -1,4 +1,4 @@
-"""Broken scans: order, bounds, pages, and what is held meanwhile."""
+"""Broken scans: order, bounds, pages, and memory."""
 
 from __future__ import annotations
 

@@ -26,11 +26,12 @@ __all__ = ["Sound", "broken_driver"]
 
 
 class Sound:
-    """Passes everything on to memory: what the broken ones start from. `shared` is common to all of one root."""
+    """A correct backend, the base of the broken ones: it passes every call to memory. `shared` belongs to all backends
+    of one root."""
 
     caught_by: ClassVar[str] = ""
     remote: ClassVar[bool] = False
-    """Whether the memory behind it is to be like a network service."""
+    """True if the memory behind it behaves as a network service."""
     reopen: Callable[[], Backend]
     """The store's inner backend as who opens it now has it."""
 

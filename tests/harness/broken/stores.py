@@ -106,7 +106,7 @@ class ListedByPartition(Sound):
 
 
 class LostByFork(Sound):
-    """After a fork the child meets a foreign error."""
+    """A forked child meets a foreign error."""
 
     caught_by = "test_a_fork_does_not_disturb_its_parent"
 

@@ -76,7 +76,7 @@ class ReplacingNext(Sound):
 
 
 class NextIsAbsent(Sound):
-    """Of a log only the row is looked at, though nothing is between that could not look further."""
+    """A put with NEXT checks only its own row, and not the later rows of the log."""
 
     caught_by = "test_a_key_below_the_last_of_a_log_is_refused_where_it_can_be"
 
@@ -160,7 +160,7 @@ class EtagOfTheSize(Sound):
 
 
 class DeletesTheFirst(Sound):
-    """Of many keys only those of the first request are deleted."""
+    """A delete of many keys deletes only those of the first request."""
 
     caught_by = "test_a_delete_takes_many_keys"
 

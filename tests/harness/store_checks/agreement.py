@@ -1,4 +1,4 @@
-"""Every reader of a space against every other: they must all tell the same."""
+"""A comparison of all readers of a space: they must give the same entries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from streamkit.testing.backend_checks.subject import hold, same
 __all__ = ["agree"]
 
 _FULL = 6
-"""Of about so many segments all readers are compared, of the others one."""
+"""The number of segments for which all readers are compared. Others have one reader."""
 
 
 def agree(store: Store, space: str) -> list[Entry]:
-    """The space's entries in its order. Broken if readers differ. Nobody may be writing to it."""
+    """The space's entries in its order. Broken if readers differ. No process may write to it meanwhile."""
     entries = list(store.consume_space(space))
     segments: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -96,7 +96,7 @@ def _pages(store: Store, space: str, entries: list[Entry]) -> None:
 
 
 def _identities(entries: Sequence[Entry]) -> None:
-    """stream_id is unique and increasing in a partition, and the offsets are what they are said to be."""
+    """Check that stream_id is unique and increasing in a partition, and that the offsets are correct."""
     last: dict[int, tuple[int, ...]] = {}
     for entry in entries:
         partition = entry.origin.partition

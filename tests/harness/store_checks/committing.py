@@ -1,4 +1,4 @@
-"""Transactions over several segments, and what an idempotency key promises."""
+"""Transactions over several segments, and the promises of an idempotency key."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ class Committing(StoreSubject):
             same(told, wanted, "the settings of a space that was changed")
 
     def test_a_keys_first_result_can_be_looked_up(self) -> None:
-        """`lookup` did not give what the first write with the key was given, or gave it for another key; or the error
-        about a key's other content does not carry it."""
+        """`lookup` did not return the first write's result, or returned it for another key; or the error about other
+        content lacks it."""
         same(self.store.lookup("unknown", "key"), None, "a key in a space that does not exist")
         for space in self.spaces():
             self.put(space, "{t}a", [b"before"])
@@ -309,7 +309,7 @@ class Committing(StoreSubject):
             hold("this transaction itself" in str(refused.error), f"the error says {refused.error}")
 
     def test_a_transaction_that_is_dropped_warns(self) -> None:
-        """Records were dropped with a transaction that nobody committed, without a word."""
+        """Records of an uncommitted transaction were dropped without a warning."""
         gc.collect()
         for entered, records in ((False, True), (False, False), (True, True)):
             with warnings.catch_warnings(record=True) as caught:
@@ -321,7 +321,7 @@ class Committing(StoreSubject):
                     trx.produce("s", [Record(b"1")])
                 del trx
                 gc.collect()
-            # Of what others have left open as well, which goes now.
+            # Warnings may also concern objects that other tests have left open, which are freed now.
             told = [one for one in caught if one.category is ResourceWarning and "was dropped with" in str(one.message)]
             same(len(told), 1, f"the warnings about a transaction, entered: {entered}, with records: {records}")
         with warnings.catch_warnings():

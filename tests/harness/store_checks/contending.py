@@ -66,7 +66,7 @@ class Contending(StoreSubject):
             same(self.agree(space, self.stranger()), entries, "what a stranger reads")
 
     def test_a_neighbours_mismatch_is_not_ones_own(self) -> None:
-        """A producer was refused because another one, who wrote at the same time, was."""
+        """A producer was refused because another one, which wrote at the same time, was refused."""
 
         def right(at: int) -> None:
             for number in range(self.rounds):

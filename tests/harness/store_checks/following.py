@@ -1,4 +1,4 @@
-"""Following and subscribing: history, then what comes, whoever writes it."""
+"""Following and subscribing: history, then new entries of any process."""
 
 from __future__ import annotations
 

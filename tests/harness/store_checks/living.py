@@ -93,7 +93,8 @@ class Living(StoreSubject):
         same(list(self.stranger().get_spaces()), [], "the spaces")
 
     def test_some_settings_can_be_changed(self) -> None:
-        """A change of settings was refused that harms nobody, or taken where others rely on more, or lost a key."""
+        """A harmless change of settings was refused, a change below the guarantee of other processes was accepted, or a
+        key was lost."""
         self.store.create_space("space", idempotency_window=1000.0, archive_grace=600.0)
         self.store.produce("space", "s", [Record(b"1")], idempotency_key="once")
         for store in (self.store, self.stranger()):

@@ -28,7 +28,7 @@ TYPES: tuple[Any, ...] = (None, b"a", 1, 1.5, True, ["a"], ("a",), object())
 
 
 def calls_with(store: Store, space: Any, segment: Any) -> dict[str, Callable[[], object]]:
-    """Every call that takes a space and a segment, read to its end."""
+    """The calls that take a space and a segment, read to their ends."""
     record = [Record(b"x")]
 
     def in_transaction() -> None:
@@ -48,7 +48,7 @@ def calls_with(store: Store, space: Any, segment: Any) -> dict[str, Callable[[],
 
 
 def calls_with_space(store: Store, space: Any) -> dict[str, Callable[[], object]]:
-    """Every call that takes a space alone."""
+    """The calls that take a space alone."""
     calls: dict[str, Callable[[], object]] = {
         "create_space": lambda: store.create_space(space),
         "consume_space": lambda: store.consume_space(space),
@@ -162,7 +162,7 @@ class Naming(StoreSubject):
                     call()
 
     def test_unknown_names_read_empty(self) -> None:
-        """Reading what nobody wrote failed, found something, or left a trace."""
+        """A read of an unknown name failed, found something, or left a trace."""
         self.put("known", "known", [b"1"])
         for space, segment in (("known", "unknown"), ("unknown", "known"), ("unknown", "unknown"), ("know", "known")):
             entry = self.store.peek(space, segment)

@@ -1,4 +1,4 @@
-"""Offsets: what they lead to, what they look like, which are refused."""
+"""Offsets: their entries, their form, and refusals."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Paging(StoreSubject):
                 self.store.create_space(f"{other_partitions} partitions", partitions=other_partitions)
 
     def test_the_end_is_after_what_was_committed_and_before_what_comes(self) -> None:
-        """From `end_offset` an earlier entry was read, or a later one was not; or it was no offset of an entry."""
+        """A read after `end_offset` gave an earlier entry or missed a later one; or it is no offset."""
         start = self.store.end_offset("unknown")
         same(list(self.store.consume_space("unknown", offset=start)), [], "what follows on the end of an unknown space")
         for space in self.spaces():
@@ -195,7 +195,7 @@ class Paging(StoreSubject):
             self.check_offset("space", wrong, f"the offset {wrong!r}", TypeError)
 
     def check_offset(self, space: str, offset: Any, what: str, error: type[Exception] = InvalidOffset) -> None:
-        """It is refused by every reader."""
+        """Check that every reader refuses the offset."""
         with refusing(error, f"consume_space with {what}"):
             list(self.store.consume_space(space, offset=offset))
         with refusing(error, f"consume with {what}"):

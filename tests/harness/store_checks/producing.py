@@ -1,4 +1,4 @@
-"""Writing to one segment: what is taken, what is refused, and that a refusal writes nothing."""
+"""Writing to one segment: accepted and refused writes. A refusal writes nothing."""
 
 from __future__ import annotations
 

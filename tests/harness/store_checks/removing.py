@@ -1,4 +1,4 @@
-"""Removing: trim, retention, erase, delete, and what readers are told of what is gone."""
+"""Removing: trim, retention, erase, delete, and the reports of removed entries to readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Removing(StoreSubject):
             hold(self.store.verify(space).ok, f"verify after a trim: {self.store.verify(space).findings}")
 
     def test_gaps_are_told_as_asked(self) -> None:
-        """A reader that names a place that is gone is told nothing, or what is not missing."""
+        """A reader that names a removed place gets no report, or one about entries that exist."""
         self.put("a", "s", numbered(1, 10))
         self.store.trim("a", "s", before=6)
         gap = Gap("a", "s", 3, 5, "trimmed")

@@ -55,7 +55,7 @@ class Sharing(StoreSubject):
         same(two.receive(), [], "what comes after it was acknowledged")
 
     def test_an_entry_dies_after_its_last_attempt(self) -> None:
-        """An entry that nobody could handle came for ever, or vanished."""
+        """An entry that no consumer could handle was delivered for ever, or vanished."""
         self.put("space", "a", numbered(1, 2))
         group = self.store.group("space", "billing", max_deliveries=2)
         with group.consumer() as consumer:
@@ -70,7 +70,7 @@ class Sharing(StoreSubject):
             same(_drain(consumer), numbered(1, 2), "what was brought back")
 
     def test_entries_of_a_key_are_with_one_consumer_in_order(self) -> None:
-        """key_shared delivered an entry while an earlier one of its key was with somebody, or in another order."""
+        """key_shared delivered an entry while an earlier one of its key was pending, or in another order."""
         for number in range(6):
             self.put("space", "ab"[number % 2], numbered(number, number))
         group = self.store.group("space", "billing", mode="key_shared", lanes=2)
