@@ -247,7 +247,7 @@ def test_what_lands_where_others_were_trimmed_is_not_said_to_be_committed(tight:
 def test_nobody_is_told_that_a_commit_is_there_if_what_was_there_is_trimmed(
     where: str, removed: bool, answer: str
 ) -> None:
-    """It was this one, or one that was removed before it landed."""
+    """The late write was this one, or one that was removed before it landed."""
 
     def others() -> None:
         if removed:
@@ -353,7 +353,7 @@ def test_a_pack_that_is_merged_while_it_is_asked_for_is_found_in_the_merged_one(
 
 
 def merge_everything(store: Store) -> None:
-    """Every run into one."""
+    """Merge every run into one."""
     space = store._known(SPACE)
     assert space is not None
     (partition,) = space.partitions
@@ -408,8 +408,8 @@ def test_verifying_while_packs_are_merged_and_lost_comes_to_an_end(tight: World)
 
 
 def before_tail(world: World, process: Process, call: Callable[[], None]) -> None:
-    """Call it when the process has seen the head, and is about to ask for what comes after it: by a list or, where
-    calls are requests, for all that may be there."""
+    """Call `call` when the process has seen the head, and before it reads the transactions after it, by a list or by a
+    guess of their numbers."""
     remote = process.open(world.service.id).limits.remote
     setattr(process, "before_read" if remote else "before_scan", call)
 
@@ -438,7 +438,8 @@ class Stopped:
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_the_grace_of_what_is_packed_begins_when_all_can_know_it(tight: World, writes: bool) -> None:
-    """An upkeep is stopped for longer than the grace. Who looks at the head before it goes on relies on the log."""
+    """An upkeep is stopped for longer than the grace. A reader that sees the head before the upkeep goes on relies on
+    the log."""
     stopped = Stopped(tight)
     tight.service.clock.sleep(2 * CLEAR)
     process, store = tight.open()

@@ -1,4 +1,4 @@
-"""kill -9 at any moment of a writing process: what was acknowledged is there, the rest is whole or not there at all."""
+"""kill -9 at any moment of a writing process: acknowledged entries are there, and all others are whole or absent."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_killed_writer_leaves_what_it_acknowledged_and_nothing_torn(writers: W
         with streamkit.connect(url) as client:
             store = client.store(store_id)
             unacknowledged += truth.check(store, told)
-            if number % 10 == 9:  # who comes next can go on
+            if number % 10 == 9:  # the next writer can go on
                 store.produce("committed", "checked", [Record(f"checked.{number} 0 0 1".encode())])
                 truth.check(store, [])
     assert acknowledged > ROUNDS

@@ -1,4 +1,4 @@
-"""Flipped bits and cut tails in all that a store keeps: every reader says CorruptData, or tells what was written.
+"""Flipped bits and cut tails in all files of a store: every reader raises CorruptData, or gives the written entries.
 
 Never wrong data, never missing data, and no reader that ends the process.
 """
@@ -120,7 +120,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @contextlib.contextmanager
 def as_it_was(root: Path) -> Iterator[None]:
-    """Afterwards all files are what they are now, and not copies, which are judged otherwise."""
+    """Restore all files after the block, in place, because copies are treated differently."""
     aside = root.with_name("aside")
     shutil.copytree(root, aside, copy_function=os.link)
     data = {path: path.read_bytes() for path in aside.rglob("*") if path.is_file()}

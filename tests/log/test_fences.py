@@ -79,7 +79,7 @@ def test_a_deposed_leader_is_refused_by_every_process(
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 def test_a_lease_for_each_segment_does_not_grow_the_head(make_url: Callable[[str], str], kind: str) -> None:
-    """It is read by whoever opens the space, and written again at each upkeep."""
+    """The token is read when a space is opened, and written again at each upkeep."""
     with streamkit.connect(make_url(kind)) as client:
         store = client.store(uuid4())
         lengths = []
@@ -100,7 +100,8 @@ def test_a_lease_for_each_segment_does_not_grow_the_head(make_url: Callable[[str
 def test_who_looks_a_fence_up_while_the_index_moves_on_is_not_misled(
     small: None, make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its look at the index and its answer others write with a higher token, and bring the index forward."""
+    """Others write with a higher token and bring the index forward between a process's look at the index and the
+    answer."""
     url, id = make_url("remote"), uuid4()
     with streamkit.connect(url) as one, streamkit.connect(url) as two:
         store, other = one.store(id), two.store(id)

@@ -1,4 +1,4 @@
-"""Followers and subscribers in a time that only passes where they wait: what they see, when they look, how they end."""
+"""Followers and subscribers with a clock that only moves while they wait: their entries, their looks and their ends."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def put(store: Store, name: str, space: str = "space") -> None:
 
 
 def names(entries: Iterator[Entry]) -> list[str]:
-    """Of all entries until the script ends, or the follower does."""
+    """Collect all entries until the script or the follower ends."""
     found = []
     with contextlib.suppress(Silence):
         for entry in entries:
@@ -191,7 +191,7 @@ def test_following_begins_before_the_space_does(setting: Setting) -> None:
 
 
 def test_following_goes_on_where_it_was_left(setting: Setting) -> None:
-    """In another process, from the place that the program has kept."""
+    """A follower continues in another process, from the offset that the program has kept."""
     offset, after, seen = None, 0, []
     for turn in range(4):
         put(setting.there, f"s:{turn}")
@@ -257,7 +257,7 @@ def test_a_writer_wakes_a_follower_that_waits_in_another_thread(setting: Setting
 
     class Asleep(ManualClock):
         def wait(self, condition: threading.Condition, seconds: float) -> bool:
-            waiting.set()  # the condition is held: who notifies comes after it is waited for
+            waiting.set()  # the condition is held, so a notice comes after the wait has begun
             return condition.wait(DEADLINE)
 
     setting.here = setting.open(clock=Asleep(), poll=(LEAST, MOST))

@@ -270,7 +270,7 @@ def test_a_block_of_a_run(covered: Callable[[str, int], None]) -> None:
 
 
 def test_the_tail_of_a_run(covered: Callable[[str, int], None]) -> None:
-    """Of a file that is as long as it should be, with a checksum that is mostly right again."""
+    """Random damage of a file of the correct length, mostly with a corrected checksum."""
     files = [run_of(count) for count in (1, 3, 400)]
     tails = {data[-file.tail :]: file for data, file in files}
 
@@ -387,7 +387,7 @@ URLS = {
 
 @pytest.mark.parametrize("sample", URLS, ids=lambda sample: sample.partition(b":")[0].decode())
 def test_a_url(sample: bytes, covered: Callable[[str, int], None]) -> None:
-    """Each is taken, or refused with what is wrong with it; and none of them opens anything."""
+    """Each URL is accepted, or refused with an error that names the fault. None of them opens anything."""
     rounds = COUNT // 5
     dice = Random(SEED)
     for at in range(rounds):

@@ -1,4 +1,4 @@
-"""Records that somebody made to exhaust a reader's memory: refused by what a transaction may hold."""
+"""Records that an attacker made to exhaust a reader's memory: refused by the limits of a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that another process commits: exactly once or not at all, whatever happens to any of the two."""
+"""Requests that another process commits: exactly once or not at all, with any fault of the two processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real signals that arrive while threads append: what they raise, and what they call."""
+"""Real signals that arrive while threads append: handlers that raise, and handlers that call the store."""
 
 from __future__ import annotations
 

@@ -33,13 +33,13 @@ pytestmark = pytest.mark.slow
 
 PROCESSES = 32 if EXHAUSTIVE else 5
 HARMED, SECONDS = (0, 180.0) if EXHAUSTIVE else (8, 0.0)
-"""So many are harmed at least, in so many seconds at least."""
+"""The least number of killed processes, and the least seconds of the test."""
 PAUSE, ANSWERS = (0.4, 3) if EXHAUSTIVE else (0.04, 5)
 """Seconds between two of them, about; and answers, however slow the machine is."""
 LONGEST = 4.0 if EXHAUSTIVE else 0.5
 """Seconds for which one is stopped."""
 LOSSES = 2 if EXHAUSTIVE else 0
-"""After which a request is posted: in a sample all are."""
+"""The losses after which a request is posted. A sample posts all requests."""
 PATIENCE = 120.0
 
 
@@ -97,12 +97,12 @@ class Crowd:
             self.start()
 
     def go_on(self, now: float) -> None:
-        """Those whose time has come."""
+        """Kill the processes whose time has come."""
         while self._stopped and self._stopped[0][0] <= now:
             self._ask("signal", heapq.heappop(self._stopped)[1], signal.SIGCONT)
 
     def wait(self) -> list[int]:
-        """Wait for the rest and return their exit codes; nobody has the other end of their `life` any more."""
+        """Wait for the rest and return their exit codes; no process has the other end of their `life` any more."""
         self.go_on(float("inf"))
         return list(self._ask("wait"))
 
@@ -132,7 +132,7 @@ def harmed(url: str, store_id: UUID, directory: Path, dice: Random) -> Iterator[
 
 @contextmanager
 def reading(history: History, store: Store) -> Iterator[None]:
-    """Somebody reads page by page meanwhile."""
+    """A reader reads page by page meanwhile."""
     ended, reader = threading.Event(), history.reader(crowd.SPACE, 50)
 
     def read() -> None:

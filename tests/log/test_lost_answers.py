@@ -57,7 +57,7 @@ class Cloud:
         return self.client.store(store_id)
 
     def direct(self, store_id: UUID) -> Store:
-        """The store past the proxies, as nobody has opened it before."""
+        """The store without the proxies, opened for the first time."""
         self.past.store(store_id).close()
         return self.past.store(store_id)
 
@@ -73,7 +73,7 @@ class Cloud:
         self.plan(lambda request: PASS)
 
     def deliver(self) -> list[int]:
-        """Deliver the late requests now; return the statuses of the answers that nobody hears."""
+        """Deliver the late requests now; return the statuses of the answers, which no client gets."""
         return [code for proxy in self.proxies for code in proxy.deliver()]
 
     def kind(self, request: Request) -> str:
@@ -117,7 +117,7 @@ def _row(key: bytes) -> str:
 
 @pytest.fixture(autouse=True)
 def tight() -> Iterator[None]:
-    """Every other commit is followed by files of the index, and these are merged."""
+    """Have every other commit write files of the index, which are merged."""
     with cramped():
         yield
 
@@ -143,7 +143,7 @@ def cloud(request: pytest.FixtureRequest, make_proxy: Callable[[str, int], Proxy
 
 
 def work(store: Store, segments: int) -> dict[str, list[bytes]]:
-    """Make the store and two spaces, commit, and bring the index forward; what must be there afterwards."""
+    """Make the store and two spaces, commit, and bring the index forward. Returns the expected entries."""
     store.produce("orders", "a", [Record(b"1")], expected_sequence=0)
     store.produce("orders", "a", [Record(b"2"), Record(b"3")], expected_sequence=1, idempotency_key="k")
     with store.transaction("orders") as trx:
@@ -174,7 +174,7 @@ def check(store: Store, expected: dict[str, list[bytes]]) -> None:
 
 
 _KINDS: dict[str, list[str]] = {}
-"""By the name of a cloud: it takes a run of the work to learn them."""
+"""The kinds of writes by the name of a cloud. A run of the scenario finds them."""
 
 
 def kinds(cloud: Cloud, segments: int) -> list[str]:
@@ -211,7 +211,7 @@ def test_a_write_that_is(cloud: Cloud, fault: Fault) -> None:
         cloud.pass_all()
         assert met, f"{kind}: the fault met nothing"
         if fault is LATE:
-            # Others have gone on long since: what arrives now is refused.
+            # Others have written since, so a late request is refused.
             other = cloud.direct(store_id)
             other.produce("orders", "a", [Record(b"6")], expected_sequence=4)
             other.maintain()

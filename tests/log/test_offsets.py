@@ -1,4 +1,4 @@
-"""Offsets: what they hold comes back, what is damaged or foreign is refused, and nothing is lost by paging."""
+"""Offsets: decoded exactly, refused if they are damaged or foreign, and without lost entries in pages."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_an_offset_of_the_same_name_with_other_partitions_is_refused(subject: Su
 
 
 def test_a_wrong_offset_is_refused_at_the_call(subject: Subject) -> None:
-    """Also in a space that does not exist, and where there is nothing after it."""
+    """An offset is checked, also in a space that does not exist, and if nothing follows it."""
     subject.store.produce("space", "s", [Record(b"1")])
     offset = subject.store.peek("space", "s").space_offset
     with pytest.raises(InvalidOffset, match="is of the space 'space', not of 'other'"):
@@ -235,7 +235,7 @@ OFFSETS_OF_ONE_PARTITION: dict[str, Callable[[Store], LexKey]] = {
 def test_nothing_that_came_after_an_offset_was_given_is_passed_over(
     make_url: Callable[[str], str], kind: str, given: str, seen: bool
 ) -> None:
-    """Whatever the clock of the process is that writes to the other partitions: an hour behind, or the same."""
+    """The clock of the process that writes to the other partitions is equal, or an hour behind."""
     url, id = make_url(kind), uuid4()
     for behind in (3600.0, 0.0):
         clock, late = ManualClock(10_000.0), ManualClock(10_000.0 - behind)
@@ -285,7 +285,7 @@ def test_an_offset_that_names_nothing_for_other_partitions_passes_over_nothing_o
 
 
 def _all_readers(store: Store, space: str, offset: LexKey) -> None:
-    """Each of them refuses the offset."""
+    """Check that every reader refuses the offset."""
     for read in (
         lambda: store.consume_space(space, offset=offset),
         lambda: store.consume({space: offset}),
@@ -318,7 +318,7 @@ def test_offsets_of_the_first_format_are_good_in_the_spaces_that_gave_them(subje
 
 
 def test_two_that_create_a_space_at_once_agree_on_its_incarnation(make_url: Callable[[str], str]) -> None:
-    """The one that loses at the catalog writes the head: it repeats what the catalog says."""
+    """The creator that loses at the catalog writes the head, with the settings of the catalog."""
     url = make_url("remote")
     with streamkit.connect(url) as one, streamkit.connect(url) as two:
         id = uuid4()
@@ -326,7 +326,7 @@ def test_two_that_create_a_space_at_once_agree_on_its_incarnation(make_url: Call
         put = backend.put
 
         def late(partition: bytes, *row: Any, **options: Any) -> Any:
-            """Between the catalog's row and the head of the first, all of the second."""
+            """The second creator does all its work between the first one's catalog row and its head."""
             done = put(partition, *row, **options)
             if partition == CATALOG:
                 two.store(id).produce("space", "s", [Record(b"2")])

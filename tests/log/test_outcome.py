@@ -37,7 +37,7 @@ class World:
         return process, client.store(self.service.id)
 
     def transactions(self) -> int:
-        """In all logs."""
+        """The number of transactions in all logs."""
         backend = self.open()[0].open(self.service.id)
         return sum(
             sum(1 for _ in backend.scan(bytes(partition_key(space, number)), b"TXN\x00", b"TXN\x01", values=False))
@@ -142,7 +142,7 @@ def test_a_transaction_that_is_missing_from_the_log_is_not_called_absent(kind: s
 
 
 def test_a_large_transaction_that_is_missing_is_not_called_absent() -> None:
-    """One that no pack holds."""
+    """A large transaction is in no pack, so its missing row does not prove that it is absent."""
     with cramped():
         service = Service("remote")
         client = service.process()[1]
@@ -175,7 +175,7 @@ def _write_large(store: Store) -> None:
 
 
 def test_who_wrote_it_does_not_call_a_large_transaction_absent_that_is_missing_either() -> None:
-    """It knows the number, and looks there only."""
+    """A process that knows the number looks at that number only."""
     with cramped():
         service = Service("remote")
         process, client = service.process()

@@ -1,4 +1,4 @@
-"""The pace of processes: when a waiting one takes over, and what a new one knows of the combiner."""
+"""The pace of processes: when a waiting one takes over, and the knowledge of a new one about the combiner."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_how_long_rounds_are_is_learned_from_those_that_were_to_lead(shared: Sha
 
 
 def test_who_looks_late_learns_how_fast_the_log_goes_on(shared: Shared) -> None:
-    """By the clock of who leads: else its rounds stay as long as it lets pass between two looks."""
+    """The lead's own clock measures its rounds. Otherwise they would stay as long as its pauses between looks."""
     store, other = shared.process(), shared.process()
     shared.write(store, "a")
     shared.write(other, "b")
@@ -133,7 +133,7 @@ def test_who_looks_late_learns_how_fast_the_log_goes_on(shared: Shared) -> None:
 
 @pytest.mark.usefixtures("_posting")
 def test_a_process_that_begins_where_somebody_leads_posts_and_does_not_compete(shared: Shared) -> None:
-    """It learns it from the head, if nothing came after the index."""
+    """A new process learns the lead from the head, if nothing came after the index."""
     hooks = Hooks()
     poster, other = shared.process(hooks), shared.process()
     other.create_space("s")
@@ -297,7 +297,7 @@ def test_who_is_throttled_asks_for_few_rows_at_a_time_and_none_in_vain(shared: S
 
 
 def test_who_comes_through_in_parts_does_not_wait_longer_for_each(shared: Shared) -> None:
-    """Every other request is throttled, as in a crowd that opens one space."""
+    """The service throttles every other request, as in a crowd that opens one space."""
     driver = Throttling(shared.driver(), range(0, 1000, 2))
     assert opened(shared, driver, 10) < 6
     assert len(driver.calls) >= 12

@@ -29,7 +29,7 @@ from streamkit_memory import MemoryDriver
 PARTITION = b"a partition"
 SEED = 0xC0FFEE
 BEFORE = b"rows of the index"
-"""What a file has before its pack."""
+"""Bytes of a file before its pack."""
 
 Log = dict[int, bytes]
 
@@ -191,7 +191,7 @@ def test_a_pack_that_is_gone_is_told_by_its_name(backend: Backend) -> None:
 
 
 def small() -> tuple[EncodedPack, Log]:
-    """With a block that is packed, one that is not, and a hole."""
+    """A pack with a compressed block, an uncompressed one, and a hole."""
     log = {1: b"one " * 20, 2: b"two", 4: Random(1).randbytes(17_000)[:16_500], 5: b"five"}
     return encode(log, 1, 5), log
 
@@ -358,7 +358,7 @@ def test_a_row_of_a_writer_that_came_too_late_is_not_taken_for_what_was_packed()
 
 
 def test_what_a_head_says_is_cleared_is_not_in_the_log() -> None:
-    """Also where time passes between any two looks at the clock."""
+    """The log is cleared correctly, also if time passes between any two looks at the clock."""
 
     class Ticking(ManualClock):
         def __call__(self) -> float:

@@ -36,7 +36,7 @@ def shared() -> Shared:
 
 
 def once(hooks: Hooks, name: str, act: Callable[[], None]) -> None:
-    """At the next such call, and at no other."""
+    """Call `act` at the next such call only."""
 
     def hook() -> None:
         setattr(hooks, name, None)
@@ -136,7 +136,7 @@ def test_a_posted_request_that_is_said_to_be_absent_is_never_committed(shared: S
 @pytest.mark.parametrize("combined", [True, False])
 @pytest.mark.parametrize("transactions", [3, 140, 300])
 def test_a_poster_that_slept_is_told_what_it_was_given(shared: Shared, combined: bool, transactions: int) -> None:
-    """Whatever was written, indexed and packed meanwhile."""
+    """The answer is found, whatever was written, indexed and packed meanwhile."""
     poster, hooks, other = begun(shared)
     shared.write(other, "a", b"before")
 
@@ -162,7 +162,7 @@ def test_a_poster_that_slept_is_told_what_it_was_given(shared: Shared, combined:
 
 
 def test_what_is_withdrawn_while_it_is_posted_is_not_posted(shared: Shared) -> None:
-    """Its caller did not see an id, and was told that nothing was done."""
+    """The caller did not get an id, and its error says that nothing was written."""
     poster, _, other = begun(shared)
 
     class Withdrawn(Request):
@@ -184,7 +184,7 @@ def test_what_is_withdrawn_while_it_is_posted_is_not_posted(shared: Shared) -> N
 
 
 def test_what_was_posted_and_does_not_fit_is_refused_only_if_nobody_commits_it_later(shared: Shared) -> None:
-    """There may be room again, and it is still in the inbox."""
+    """The request is still in the inbox, and there may be room again."""
     poster, hooks, other = begun(shared)
 
     def fill() -> None:
@@ -203,7 +203,7 @@ def test_what_was_posted_and_does_not_fit_is_refused_only_if_nobody_commits_it_l
 
 
 def test_a_poster_sees_for_itself_that_its_expectation_does_not_hold(shared: Shared) -> None:
-    """And nobody commits what it was told is refused."""
+    """No process commits a request after its caller got the refusal."""
     poster, hooks, other = begun(shared)
     with posting(1 << 60):
         direct = shared.process()
@@ -228,7 +228,7 @@ def behind(shared: Shared) -> tuple[Store, Hooks]:
 
 
 def test_a_poster_that_is_refused_is_told_where_the_segment_is_by_now(shared: Shared) -> None:
-    """Not where it was when somebody else was at it, before the call."""
+    """The position is the present one, and not that of an earlier caller."""
     poster, _ = behind(shared)
     with pytest.raises(SequenceMismatch) as told:
         shared.write(poster, "a", expected_sequence=1)
@@ -464,7 +464,7 @@ def test_a_combiner_that_stops_anywhere_loses_and_doubles_nothing(covered: Calla
 
 
 def test_a_combiner_that_slept_commits_nothing_again(shared: Shared) -> None:
-    """It has read the inbox, and another one was faster."""
+    """A process has read the inbox, and another one was faster."""
     poster, hooks, other = begun(shared)
     frozen = Hooks()
     sleeper = shared.process(frozen)
@@ -482,7 +482,7 @@ def test_a_combiner_that_slept_commits_nothing_again(shared: Shared) -> None:
 
 
 def test_what_who_leads_has_to_skip_is_posted_again(shared: Shared) -> None:
-    """It began when the letter was there already, and cannot know whether it is settled; and is always faster."""
+    """A new process finds a message, cannot know whether it is settled, and is always faster than the poster."""
     poster, hooks, _ = begun(shared)
     leads: list[Store] = []
 
@@ -503,7 +503,7 @@ def test_what_who_leads_has_to_skip_is_posted_again(shared: Shared) -> None:
 
 
 def test_who_has_lost_soon_looks_whether_others_have_posted(shared: Shared) -> None:
-    """Nobody leads yet: a process that meets nobody looks after 64 transactions and a second."""
+    """No process leads yet. A process that meets no other one looks after 64 transactions and a second."""
     hooks, posted = Hooks(), Hooks()
     with posting(2):
         busy, other = shared.process(hooks), shared.process()
@@ -566,7 +566,7 @@ _MENU = (*SURVIVABLE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 def test_what_a_poster_is_told_is_true_whatever_happens_at_any_call(
     covered: Callable[[str, int], None], combined: bool
 ) -> None:
-    """It is given a result, or an error that says that nothing was written, or one whose outcome can be asked for."""
+    """Each caller gets a result, an error that says that nothing was written, or one whose outcome can be asked for."""
     count = number = 0
     reached = True
     while reached:
@@ -632,7 +632,7 @@ def test_a_process_that_lost_catches_up_with_a_log_that_goes_on_as_fast_as_it_re
 
 
 def test_a_process_that_is_far_behind_reads_on_before_it_competes_again(shared: Shared) -> None:
-    """Also where transactions say who leads: those were written long ago, and the next number is taken as well."""
+    """A writer goes on although old transactions name a lead, and the next number is taken as well."""
     _, _, other = begun(shared)
     with posting(2):
         late = shared.process()
@@ -652,7 +652,7 @@ def test_a_process_that_is_far_behind_reads_on_before_it_competes_again(shared: 
 
 
 def test_the_index_follows_where_a_lead_is_named_that_nobody_takes(shared: Shared) -> None:
-    """Each write is a process of its own, as that of a function which is called now and then."""
+    """Each write has its own process, as in a function that is called now and then."""
     poster, hooks, other = begun(shared)
     once(hooks, "posted", lambda: combine(other, "s", 0))
     shared.write(poster, "a")

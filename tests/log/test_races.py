@@ -69,7 +69,7 @@ def racers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Racers]:
 
 
 def check_log(entries: list[Entry], transactions: int | None = None) -> None:
-    """Of one partition: numbers are dense from 1, and sequences are in each segment."""
+    """Check one partition: numbers are dense from 1, and so are the sequences of each segment."""
     numbers = sorted({entry.trx.number for entry in entries})
     assert numbers == list(range(1, len(numbers) + 1))
     assert transactions in (None, len(numbers))

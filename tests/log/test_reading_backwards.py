@@ -36,7 +36,7 @@ def test_the_last_few_of_many_are_read_without_the_others(make_url: Callable[[st
 
 
 def test_memory_is_bounded_where_transactions_grow(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small ones are read in large chunks; large ones before them must not be."""
+    """Many small entries are read in large chunks. Large entries before them must not be read with them."""
     for _ in range(40):
         subject.store.produce("space", "s", [Record(bytes(range(256)) * 4096)])
     for number in range(500):
@@ -62,7 +62,7 @@ def test_memory_is_bounded_where_transactions_grow(subject: Subject, monkeypatch
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 def test_a_hole_is_not_passed_over_backwards(kind: str, make_url: Callable[[str], str]) -> None:
-    """Of a transaction that is too large for a pack."""
+    """Entries of a transaction that is too large for a pack are read backwards."""
     with cramped(), streamkit.connect(make_url(kind)) as client:
         id = uuid4()
         store = client.store(id)
@@ -85,7 +85,7 @@ def test_a_hole_is_not_passed_over_backwards(kind: str, make_url: Callable[[str]
 def test_a_large_transaction_that_begins_a_pack_is_within_the_times_that_it_is_of(
     kind: str, make_url: Callable[[str], str]
 ) -> None:
-    """It is in no pack, and the pack says when its first record was written."""
+    """The transaction is in no pack. A pack has the time of its own first record."""
     clock = ManualClock()
     with cramped(), streamkit.connect(make_url(kind), clock=clock) as client:
         store = client.store(uuid4())

@@ -1,4 +1,4 @@
-"""The transaction record and the rows beside it: what was encoded comes back, or CorruptData. Never anything else."""
+"""The transaction record and the rows beside it: decoding gives the encoded values or CorruptData, and nothing else."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_all(record: bytes) -> list[Any]:
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Every bit flipped, every tail cut off, every front cut off, something behind it, and zeros for a part."""
+    """Damage of bytes: each bit flipped, each tail and front cut off, bytes behind them, and zeros for a part."""
     for bit in range(len(data) * 8):
         broken = bytearray(data)
         broken[bit // 8] ^= 1 << bit % 8
@@ -112,7 +112,7 @@ def test_a_damaged_record_is_never_taken_for_another_one(record: bytes) -> None:
                 found = way(broken)
             except REFUSED:
                 continue
-            # The header is read without the frames: damage behind it is found by who reads those.
+            # The header is read without the frames. A read of the frames finds damage in them.
             assert at == 0
             assert found == right[0]
             taken += 1

@@ -31,10 +31,11 @@ from streamkit.testing import ManualClock
 
 _APPENDS = 1000 if EXHAUSTIVE else 300
 _LOOKS = 4
-"""So often, one after the other, nothing is on its way and every thread waits, before all that are held are let go."""
+"""The number of looks in a row that find no request on its way and every thread waiting, before the held ones are let
+go."""
 _THREADS = Path("/proc/self/task")
 _SILENCE = 5.0 if _THREADS.is_dir() else 0.8
-"""Seconds without a request after which they are let go too, whatever the threads do."""
+"""Seconds without a request after which the held ones are let go in any case."""
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ class Wire:
         self._arrived = 0
         self._latest = 0.0
         self._gate: threading.Event | None = None
-        """What the present wave waits for, where requests are held."""
+        """The event for which the present wave of requests waits; None if none are held."""
         self._waiting = 0
         for proxy in proxies:
             proxy.plan = self._plan
@@ -76,8 +77,8 @@ class Wire:
         return self._arrived - before
 
     def _all_wait(self) -> bool:
-        """Each request that is on its way is held, and no thread but this one has anything to do: however slow the
-        machine is, none of them sends another one."""
+        """True if each sent request is held and all other threads wait. Then no thread sends another one, also on a
+        slow machine."""
         if sum(proxy.active for proxy in self.proxies) != self._waiting:
             return False
         if time.monotonic() > self._latest + _SILENCE:
@@ -278,7 +279,8 @@ def test_following_an_idle_space(wire: Wire, tell: Tell) -> None:
 def test_what_is_counted_above_a_store_in_memory_is_what_goes_over_the_wire(
     wire: Wire, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the store's mark, which a fresh process looks at on S3; Azure looks for blobs before it deletes rows."""
+    """Both counts are equal, without the store's mark that a fresh process reads on S3. Azure looks for blobs before it deletes
+    rows."""
     if wire.cloud != "s3":
         pytest.skip("counted as on S3")
     monkeypatch.setattr(inbox, "_LOOK", (1 << 62, 1.0))  # by the clock: one list, if the wire takes so long

@@ -204,7 +204,7 @@ def test_a_wrong_region(day_s3: Day) -> None:
 
 
 def test_an_endpoint_where_nobody_listens(day: Day) -> None:
-    """It is asked again until the deadline, which the injected clock brings at once."""
+    """The service is asked again until the deadline, which the injected clock reaches at once."""
     began = day.clock.monotonic()
     url = day.url
     for proxy in day.proxies:
@@ -265,7 +265,7 @@ def test_foreign_objects_under_the_prefix_are_left_alone(day_s3: Day, s3_bucket:
     day.client.delete_store(day.id)
     left = set(s3_bucket.names())
     assert left >= set(foreign)
-    # The end of the log stays, for who still has the store open, and an empty transaction in the place of the last one.
+    # The end of the log stays for processes that have the store open, and an empty transaction replaces the last one.
     ends = left - set(foreign)
     assert len(ends) == 2
     for end in ends:

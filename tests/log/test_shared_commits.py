@@ -71,7 +71,7 @@ def test_everybody_is_told_the_truth_after_every_fault_at_every_call(kind: str, 
 
 
 def test_everybody_is_told_the_truth_while_the_index_is_brought_forward(covered: Covered) -> None:
-    """It is due behind one of their commits: whoever does it has its answer already, and so have the others."""
+    """Upkeep is due after one of the commits. Its thread has its own answer already, and so have the others."""
     first, last = begun(MEMORY["remote"], BEFORE)
     points = 0
     for fault_number, fault in enumerate(FAULTS):
@@ -91,7 +91,7 @@ def test_an_interrupt_at_any_step_leaves_nobody_behind_while_the_index_is_brough
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_everybody_is_told_the_truth_where_the_outcome_cannot_be_learned(kind: str, covered: Covered) -> None:
-    """The answer is lost, and so is the look at what became of it."""
+    """The answer is lost, and so is the later look for the outcome."""
     first, last = begun(MEMORY[kind])
     points = unknown = 0
     for fault in (Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.LATE):

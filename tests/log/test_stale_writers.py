@@ -1,4 +1,4 @@
-"""A row that lands where another one was, which was packed or archived and removed: nobody reads it.
+"""A late row in the place of one that was packed or archived and then removed: no reader returns it.
 
 A writer was stopped before it sent a transaction, for longer than the grace; it sends it, and dies before it can find
 out that the number was taken. A reader was stopped too, between a look at the head and a read of the log.
@@ -42,7 +42,7 @@ class World:
             store.produce(SPACE, "s", [Record(payload)])
 
     def late_write(self) -> Callable[[], None]:
-        """A commit that is stopped before it is sent; who calls what is returned lets it go on, and die."""
+        """Stop a commit before it is sent. A call of the returned function sends it, and then its process ends."""
         process, store = self.open()
         store.segment_status(SPACE, "s")
         sent: list[tuple[Any, ...]] = []

@@ -156,7 +156,7 @@ def test_a_crash_at_any_call_of_upkeep_and_of_its_recovery_is_recovered_from(bac
 
 @pytest.mark.usefixtures("tight")
 def test_a_head_that_was_delivered_twice_keeps_its_files(covered: Covered) -> None:
-    """It is answered with a conflict, and what is there cannot be read at that moment."""
+    """The put gets a conflict, and the existing row cannot be read at that moment."""
     sweep = Sweep(MEMORY["memory"], hurried)
     puts = [call for call in sweep.trace if call.kind == "put"]
     heads = [(nth, call) for nth, call in enumerate(puts) if "if etag" in call.what]
@@ -269,7 +269,7 @@ def keeps(process: Process) -> None:
 def test_upkeeps_and_readers_may_come_between_at_any_call(
     backend: str, other: Callable[[Process], None], covered: Covered
 ) -> None:
-    """Of two upkeeps one wins each time; a reader that has an old head goes on with the new one."""
+    """One of two upkeeps wins each time. A reader with an old head goes on with the new one."""
     count = every_interleaving(
         MEMORY[backend], [keeps, other], preemptions=1, before=begun, most=1 << 60 if EXHAUSTIVE else 25
     )
@@ -313,7 +313,7 @@ def leads(process: Process) -> None:
 @pytest.mark.exhaustive_only("memory")
 @pytest.mark.parametrize("backend", ["memory", "remote"])
 def test_threads_of_one_process_may_take_turns_in_any_order(backend: str, covered: Covered) -> None:
-    """They queue up behind each other, share commits, and lead in turn."""
+    """Writers queue up behind each other, share commits, and lead in turn."""
     preemptions = 2 if EXHAUSTIVE else 1
     count = every_interleaving(MEMORY[backend], [one, another], preemptions=preemptions, together=2)
     count += every_interleaving(
@@ -386,7 +386,7 @@ def test_threads_that_share_commits_each_get_their_own_answer(kind: str, rate: f
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_a_write_that_lands_while_it_is_being_settled_counts_once(after: int) -> None:
-    """Its answer was lost, it was sent again and refused, and now the first one lands between two looks at it."""
+    """The answer of a put was lost, its second copy was refused, and now the first copy lands between two looks."""
     driver, store_id = MemoryDriver(), uuid4()
     history, clock = History(), ManualClock()
     late = At(3, Fault.LATE, "put", delay=after + 1)
@@ -434,7 +434,7 @@ def test_the_same_plan_and_the_same_schedule_give_the_same_run(monkeypatch: pyte
 
 
 def test_all_schedules_with_one_preemption_are_tried_once() -> None:
-    """Two workers of two steps each, with one change-over that nobody had to make."""
+    """Schedules of two workers of two steps each, with one voluntary change."""
     tried = []
     prefix: tuple[int, ...] | None = ()
     while prefix is not None:

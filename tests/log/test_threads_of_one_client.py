@@ -1,4 +1,4 @@
-"""Threads of one client, and signal handlers in them: what one thread learns must not mislead another."""
+"""Threads of one client, and signal handlers in them: the state that one thread reads must not mislead another."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_key_is_known_while_it_leaves_the_tail_for_the_first_index(
 
     def slow(fences: Fences, watermark: int) -> None:
         thread.start()
-        thread.join(0.2)  # it has ended, or waits for what this thread holds
+        thread.join(0.2)  # it has ended, or waits for a lock of this thread
         drop(fences, watermark)
 
     with monkeypatch.context() as patch:
@@ -395,7 +395,7 @@ def test_a_handler_inside_a_third_partys_backend_is_refused_and_not_waited_for()
 
 
 def test_a_package_of_a_user_is_no_backend_whatever_its_name() -> None:
-    """Its call waits for the thread leader, as every other call does."""
+    """The handler's call waits for the thread leader, as every other call does."""
     billing: dict[str, Any] = {"__name__": "streamkit_billing.invoices"}
     exec("def charge(produce):\n    return produce()\n", billing)
     with Client("guarded://", GuardedDriver(), 5.0, None, 64 << 20, SYSTEM_CLOCK) as client:

@@ -143,7 +143,7 @@ def located(error: StreamkitError, number: int) -> StreamkitError:
 
 
 def flat(batches: Iterator[tuple[int, list[Entry]]]) -> list[Any]:
-    """The entries of batches, and the numbers without any. What is before an error is a part of the result."""
+    """The entries of batches, and the numbers without entries. Entries before an error are a part of the result."""
     found: list[Any] = []
     try:
         for last, entries in batches:
@@ -321,7 +321,7 @@ def test_frames_of_zstd_hold_the_same_for_both(covered: Callable[[str, int], Non
 
 @both
 def test_the_twin_decodes_what_is_usual_itself() -> None:
-    """Without this the other tests could compare Python with itself."""
+    """The compiled codec is in use. Otherwise the other tests could compare Python with itself."""
     twin, decoder = speed.twin, record_format._twin
     dice = Random(4)
     body = encode_body([b"1", b"2" * 900], [{"a": "b"}, None])

@@ -31,7 +31,7 @@ FAULTS = [DROP_REQUEST, DROP_ANSWER, DUPLICATE, LATE, CUT_BODY, status(500), sta
 
 
 class Teller:
-    """A process of teller.py, and what it told so far."""
+    """A process of teller.py, and its reports so far."""
 
     def __init__(self, url: str, store_id: object, name: str) -> None:
         command = [sys.executable, teller.__file__, url, str(store_id), name]
@@ -53,7 +53,7 @@ class Teller:
         return sum(attempt.outcome != "invoked" for attempt in list(self.attempts.values()))
 
     def end(self, by: int = 0) -> None:
-        """By a signal, or in good order; and all that it told is heard."""
+        """End the process by a signal, or in good order. All its reports are read."""
         if by:
             self.process.send_signal(by)
         assert self.process.stdin is not None
@@ -63,7 +63,7 @@ class Teller:
 
 
 class Connection:
-    """Proxies that lose, double and delay `rate` of what they carry, as the dice say."""
+    """Proxies that lose, double and delay a share `rate` of the messages, at random."""
 
     def __init__(self, url: str, direct: str, proxies: list[Proxy]) -> None:
         self.url = url
@@ -114,7 +114,7 @@ def test_one_is_killed_one_sleeps_and_all_are_told_the_truth(
         killed, stopped, steady = tellers
 
         def come_further(one: Teller, steps: int) -> None:
-            """Until it was told so often more; late requests land and readers read meanwhile."""
+            """Wait for `steps` more answers. Late requests land and readers read meanwhile."""
             until, end = one.returned() + steps, time.monotonic() + PATIENCE
             while one.returned() < until:
                 time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Nobody waits for ever while others commit: in a crowd of processes whoever leads takes all along."""
+"""No process waits for ever while others commit: the lead of a crowd commits the requests of all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_in_a_crowd_nobody_is_passed_by(
 def test_in_a_crowd_nobody_is_refused_by_what_was_known_before_the_call(
     service: Any, processes: int, seed: int, covered: Callable[[str, int], None]
 ) -> None:
-    """Each process has a second thread, which relies on what another process was told just before."""
+    """Each process has a second thread, which expects the sequence that another process just got."""
     crowd = virtual_crowd(service, processes, 8, seed, insisting=True)
     judge(crowd.history, lambda: crowd.store)
     assert crowd.counts["combined"]
@@ -59,7 +59,7 @@ def _is_even(request: Request) -> bool:
 
 
 def _passes_half_of_them_by(patch: pytest.MonkeyPatch) -> None:
-    """It takes some along, never the others."""
+    """Have the lead commit some requests, and never the others."""
     original = Inbox._read
 
     def read(inbox: Inbox) -> list[InboxMessage]:

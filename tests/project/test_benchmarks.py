@@ -1,4 +1,4 @@
-"""The benchmarks run, every row of them, and what they publish is what they measured."""
+"""The benchmarks run, every row of them, and the published figures are the measured ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decompressing is bounded before it begins: by what a frame says of itself, by its window, and piece by piece."""
+"""Decompressing is bounded before it begins: by the sizes in a frame, by its window, and piece by piece."""
 
 from __future__ import annotations
 

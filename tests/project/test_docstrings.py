@@ -1,4 +1,4 @@
-"""Every public name has a docstring, and its first line can be read alone."""
+"""Docstrings: every public name has one, and its first line can be read alone."""
 
 from __future__ import annotations
 

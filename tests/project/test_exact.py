@@ -1,4 +1,4 @@
-"""Exact equality: what a round trip has to keep."""
+"""Exact equality of values before and after a round trip."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ MAKERS: list[Callable[[], Any]] = [
     lambda: Data(1, 1), lambda: Data(1.0), lambda: Frozen(1), lambda: Frozen("1"), lambda: Plain(1),
     lambda: Plain(2), lambda: Slotted(), lambda: int, lambda: str, lambda: len,
 ]  # fmt: skip
-"""Each makes another value; the values of no two are the same."""
+"""Functions that make values. No two of these values are the same."""
 
 
 def test_equal_values_made_twice_are_the_same() -> None:

@@ -1,4 +1,4 @@
-"""Every example, and the program in the README, runs as it is."""
+"""The examples, and the program in the README, run as they are."""
 
 from __future__ import annotations
 

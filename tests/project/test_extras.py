@@ -1,4 +1,4 @@
-"""Each extra alone, with what it demands and nothing else, runs the README's program and one of its own."""
+"""The extras: each one alone, with its requirements and nothing else, runs the README's program and one of its own."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ with kombu.Connection(transport='streamkit.adapters.kombu:Transport', transport_
     print('ok' if queue.get(timeout=30).payload == {'hello': 1} else '')
 """,
 }
-"""A program of each extra. The servers of S3 and Azure are in other tests: here it is what must be installed."""
+"""A program of each extra, for the installed packages. Other tests have the servers of S3 and Azure."""
 
 
 def _environment(extra: str, folder: Path) -> Path:

@@ -18,7 +18,7 @@ S3 = services()[0]
 
 
 def test_consumers_of_several_processes_take_few_requests_an_entry() -> None:
-    """Until the log is empty, with what it takes to begin."""
+    """The requests are counted until the log is empty, those of the start included."""
     result = Case(S3, 4, 10, 8_000).run()
     assert result.reads + result.writes <= 0.4
     assert result.writes <= 0.15

@@ -1,4 +1,4 @@
-"""The image of the function that reads archives: what it names is there, and is what the zip has too."""
+"""The image of the function that reads archives: its files exist, and are those of the zip."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ FOREIGN = re.compile(
 
 
 def _files() -> Iterator[tuple[Path, str]]:
-    """Every text of the project."""
+    """Yield every text of the project."""
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in UNSEEN and not name.startswith(".")]
         for name in files:

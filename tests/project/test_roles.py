@@ -30,7 +30,7 @@ DENIED = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>by its 
 
 
 class Template(yaml.SafeLoader):
-    """CloudFormation's YAML: what refers to something is text such as ${Bucket.Arn}, as in !Sub."""
+    """A loader of CloudFormation's YAML. References become text such as ${Bucket.Arn}, as in !Sub."""
 
 
 Template.add_constructor("!Sub", lambda loader, node: node.value)
@@ -45,7 +45,8 @@ class Call(NamedTuple):
 
 
 class Role:
-    """Judges calls as IAM does with the policies of one role in a template: what no statement allows is denied."""
+    """A judge of calls, as IAM with the policies of one role in a template: calls that no statement allows are
+    denied."""
 
     def __init__(self, template: str, role: str, values: Mapping[str, str]) -> None:
         document = yaml.load((INFRA / "aws" / template).read_text(), Template)
@@ -200,7 +201,7 @@ def test_a_tenants_session_may_do_all_that_a_tenant_does(guarded: Guarded) -> No
     assert found == [True, ["cold"] * 5 + ["hot"]]
     assert guarded.actions >= {"s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"}
     names = guarded.bucket.names()
-    # The ends of the logs, and what stands for their last transactions: transactions, and nothing else.
+    # The ends of the logs, and the empty transactions in the place of the last ones. Nothing else remains.
     assert all("/p." in name and "/K4WD-" in name for name in names)
     assert len(names) < 10
 

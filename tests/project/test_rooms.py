@@ -1,4 +1,4 @@
-"""The rooms of the house: imports point one way, in no circle, and nobody reaches into another's private names."""
+"""The rooms of the house: imports point one way, in no circle, and no module uses another's private names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    # what knows nothing of storage
+    # modules that know nothing of storage
     {
         "checksum",
         "digest",
@@ -43,7 +43,7 @@ LAYERS = (
     {"gaps", "retention", "model", "backend"},
     {"retry", "log", "causation"},
     {"index", "leases"},
-    # the store, and what it is composed of
+    # the store and its parts
     {"space", "archive_url", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
     {"store", "client", "", "aio", "places"},
     {"run"},
@@ -70,7 +70,7 @@ LAYERS = (
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 
 BACKENDS = {"backend", "checksum", "digest", "errors", "reentry", "speed"}
-"""What a backend may import of the package."""
+"""The modules of the package that a backend may import."""
 
 UPWARD = {
     ("streamkit.pytest_plugin", "streamkit_memory"): "the store of a test is in memory",
@@ -256,7 +256,7 @@ def _private(name: str) -> bool:
 
 
 FOREIGN = {"_replace", "_asdict", "_fields", "_make"}
-"""Of named tuples: public, though they do not look so."""
+"""The methods of named tuples, which are public in spite of their names."""
 
 
 def reached() -> Counter[tuple[str, str]]:
@@ -325,7 +325,7 @@ CLAUSE = re.compile(r"(What|Of|Whether|How|That|Who|Which|Where|As)\b")
 
 
 def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Every text that stands alone: of modules, classes, functions, constants and fields."""
+    """Yield every text that stands alone: of modules, classes, functions, constants and fields."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value
@@ -353,7 +353,7 @@ def _fields_of_partition() -> set[str]:
 
 
 def _partitions_in(tree: ast.Module) -> set[str]:
-    """The expressions of a module that are partitions: parameters that say so, and what is named so."""
+    """The expressions of a module that are partitions: parameters of that type, and names of partitions."""
     found = {"partition", "self.partition", "self._partition", "one.partition", "view.log"}
     for node in ast.walk(tree):
         if isinstance(node, ast.arg) and node.annotation is not None and ast.unparse(node.annotation) == "Partition":

@@ -1,4 +1,4 @@
-"""The compiled twin: how it is chosen, what a checkout does without Rust, and what its source distribution says."""
+"""The compiled twin: its choice, a checkout without Rust, and the error of its source distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tutorial, followed to the letter: its files are written, its commands run, and what they print is as it says."""
+"""The tutorial, followed to the letter: its files are written, its commands run, and their output is as printed
+there."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ class Reader:
         self.said = done.stdout
 
     def compare(self, text: str) -> None:
-        """`text` is what was printed, except for times; `…` is any text."""
+        """Check that `text` was printed, except for times; `…` is any text."""
         pattern = re.escape(TIME.sub("TIME", text.strip())).replace("…", ".*")
         assert re.match(pattern, TIME.sub("TIME", self.said.strip()), re.DOTALL), f"{self.said}\nis not\n{text}"
 

@@ -1,4 +1,4 @@
-"""The wheel, alone in an empty environment: what is in it, what it needs, and that it runs the README's program."""
+"""The wheel, alone in an empty environment: its contents, its requirements, and a run of the README's program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = ["streamkit", *(f"streamkit_{name}" for name in ("memory", "local", "
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from this checkout, by what the environment has: nothing is downloaded."""
+    """A wheel that is built from this checkout with the installed tools. Nothing is downloaded."""
     folder = tmp_path_factory.mktemp("wheel")
     _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], ROOT)
     (built,) = folder.glob("*.whl")
@@ -35,7 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a new environment with the wheel and with copies of what it demands without an extra."""
+    """The Python of a new environment with the wheel and with copies of its requirements without an extra."""
     folder = tmp_path_factory.mktemp("environment")
     _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], folder)
     python = folder / "bin" / "python"
@@ -51,7 +51,7 @@ def empty(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _demanded(requirements: list[str]) -> set[str]:
-    """Their names, and the names of what these demand."""
+    """The names of the packages, and those of their requirements."""
     names: set[str] = set()
     for requirement in map(Requirement, requirements):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
@@ -64,7 +64,7 @@ def _pip(python: Path) -> list[str]:
 
 
 def _run(command: list[str], folder: Path, code: int = 0) -> str:
-    """Its output, and what it says on standard error if it may fail. Knows nothing of this checkout."""
+    """The output of a program that knows nothing of this checkout, with its standard error if it may fail."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     done = subprocess.run(
@@ -155,7 +155,7 @@ def test_what_needs_an_extra_says_how_to_add_it(statement: str, extra: str, empt
 
 
 def test_an_extra_is_added_to_what_is_installed_without_asking_for_it_on_an_index(empty: Path, tmp_path: Path) -> None:
-    """So that the advice of the errors holds before streamkit-store is published, and whoever takes its name."""
+    """The advice of the errors holds, also before streamkit-store is published."""
     said = _run([*_pip(empty), "install", "--no-index", "--dry-run", "streamkit-store[s3]"], tmp_path, code=1)
     assert "Requirement already satisfied: streamkit-store[s3]" in said
     assert "No matching distribution found for boto3" in said

@@ -1,4 +1,4 @@
-"""A batch that was begun by a process that ended: whoever comes by completes that one, wherever things went since."""
+"""A batch that was begun by a process that ended: the next process completes this batch, after any later change."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def crash_behind_the_target(store: Store, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_batch_that_the_target_has_only_in_part_by_now_is_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first entries were removed there, and its key is forgotten."""
+    """The batch's first entries were removed from the target, and its key is forgotten."""
     clock = StillClock()
     driver, id = MEMORY["memory"](clock), uuid4()
     with cramped():

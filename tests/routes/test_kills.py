@@ -153,7 +153,7 @@ def test_every_fault_at_every_call_on_a_disk(covered: Covered) -> None:
 
 
 def on_a_service(driver: Any) -> int:
-    """A sample of what is done to memory: processes that stop just after their writes."""
+    """A sample of the cases of memory stores: processes that stop just after their writes."""
     kills = Kills(lambda clock: driver)
     plans = [plan for plan in kills.plans() if plan.faults[0].fault in CRASHES]
     if not EXHAUSTIVE:

@@ -92,7 +92,7 @@ def test_fifty_stores_share_a_few_threads_and_looks(client: Client, tmp_path: Pa
 
 
 def _settled(program: ProgramOverStores) -> tuple[int, int]:
-    """The turns and looks, after looks at all stores that gave nobody a turn."""
+    """The counts of turns and looks, after looks at all stores without a turn."""
     while True:
         before = program.statistics()
         _until(lambda looks=before.looks: program.statistics().looks >= looks + 2 * 50)  # type: ignore[misc]

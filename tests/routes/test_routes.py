@@ -66,7 +66,7 @@ def test_a_route_filters_maps_and_transforms(subject: Subject) -> None:
 
 
 def settle(*routes: Route) -> None:
-    """Until nothing is copied any more."""
+    """Copy until nothing is left."""
     for _ in range(20):
         before = [route.status().entries for route in routes]
         for route in routes:

@@ -46,7 +46,7 @@ def test_a_target_that_is_full_pauses_the_route_and_loses_nothing(subject: Subje
 
 
 def test_a_disk_that_is_full_is_waited_for(subject: Subject) -> None:
-    """Of the target, which has a store of its own: each write is refused for a while."""
+    """Refuse each write to the target, which has its own store, for a while."""
     clock = StillClock()
     target_id = UUID(int=15)
     faulty = FaultyDriver(MEMORY["memory"](clock), Plan.at(0, Fault.UNAVAILABLE, kind="put", times=60))

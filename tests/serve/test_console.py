@@ -31,7 +31,7 @@ PATIENCE = 60_000
 
 
 class Console:
-    """A server with keys and a shop's store, a Chromium, and what its pages have said and asked for."""
+    """A server with keys and a shop's store, a Chromium, and the messages and requests of its pages."""
 
     def __init__(self, browser: Any, folder: Path) -> None:
         self.keys = KeyFile(folder / "keys.json")
@@ -46,7 +46,7 @@ class Console:
         self.shown = 0
 
     def page(self, key: str | None = None, *, width: int = 1440, theme: str = "light") -> Any:
-        """A page of a new viewer, who is signed in with the key; None: as an admin."""
+        """A page of a new viewer with this key; None: of an admin."""
         context = self.browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, locale="en-US", base_url=self.served.address
         )

@@ -203,7 +203,7 @@ def test_expired_streams_are_removed_from_the_storage(serve: Callable[..., Serve
     assert stream(served, "GET", "used").body == b"keptmore"
     assert stream(served, "GET", "late").body == b"kept"
     assert stream(served, "GET", "gone").status == 404
-    # A list of what can expire does not grow with each look.
+    # The list of expiring streams does not grow with each look.
     until(lambda: len(list(served.store.consume_segment("streams", "__ds/expiry", gaps="skip"))) == 2)
 
 

@@ -19,7 +19,7 @@ from streamkit.serve import Application, app
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """No garbage collector: what refers to itself stays."""
+    """Run without the garbage collector, so that objects in a cycle stay."""
     gc.disable()
     yield
     gc.enable()
@@ -53,7 +53,7 @@ class Cycle:
 
 
 async def ask(application: Application, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
-    """The status, and a weak reference to what was there for the request."""
+    """The status, and a weak reference to the object of the request's cycle."""
     cycle = Cycle(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     await application(cycle.scope, cycle.receive, cycle.send)
     return cycle.answers[0][0], weakref.ref(cycle)

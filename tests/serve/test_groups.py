@@ -1,4 +1,5 @@
-"""Groups and queues over HTTP: any process receives, any process settles, and what a client drops comes back."""
+"""Groups and queues over HTTP: any process receives, any process settles, and a delivery that a client drops comes
+back."""
 
 from __future__ import annotations
 

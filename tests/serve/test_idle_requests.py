@@ -46,7 +46,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class FastLoop(asyncio.SelectorEventLoop):
-    """Its timers run by the same clock."""
+    """An event loop whose timers run by the same clock."""
 
     def __init__(self) -> None:
         super().__init__(_Selector())

@@ -1,4 +1,4 @@
-"""Keys, tokens, tickets: every route by scope and prefix, and what a caller without one is told."""
+"""Keys, tokens, tickets: every route by scope and prefix, and the refusal without one."""
 
 from __future__ import annotations
 
@@ -144,14 +144,14 @@ ROUTES = [
     ("GET", "/v1/ws", None, "read"),
 ]
 OTHERS = {("PUT", "leases/l"), ("DELETE", "leases/l"), ("GET", "spaces/s/statuses"), ("GET", "spaces/s/idempotency/k")}
-"""Those that are refused here for another reason than the key."""
+"""Routes that are refused here for another reason than the key."""
 
 
 OTHERS |= {(method, path) for method, path, *_ in ROUTES if "gone" in path and not path.startswith("spaces/")}
 OTHERS |= {("DELETE", "spaces/s/groups/gone"), ("DELETE", "members/w/a"), ("GET", f"operations/{UUID(int=1)}")}
 OTHERS |= {("GET", "/v1/ws")}
 BOTH = ("/receive", "/deliveries")
-"""Who receives reads entries, and changes the state of the group: this needs a key with both scopes."""
+"""Routes that need both scopes: a receive reads entries, and changes the state of the group."""
 
 
 def send(guarded: Guarded, key: str | None, method: str, path: str, body: Any) -> Reply:
@@ -196,12 +196,12 @@ OPEN_ROUTES = [
         ("POST", "__ds/subscriptions/x/release"),
     )),
 ]  # fmt: skip
-"""Those that need no key. The last three need the token of a wake."""
+"""Routes that need no key. The last three need the token of a wake."""
 CONSOLE_ROUTES = [
     *((method, path) for method in ("GET", "HEAD") for path in ("/console", "/console/", "/console/assets/x/y")),
     *((method, "/console/session") for method in ("GET", "POST", "DELETE")),
 ]
-"""Of the files of the console, and of its sessions: test_console.py has who may."""
+"""Routes of the console's files and sessions. test_console.py tests their access."""
 STREAM_ROUTES = [
     ("GET", "a", None, "read"),
     ("HEAD", "a", None, "read"),
@@ -344,7 +344,7 @@ def test_a_key_with_prefixes_takes_leases_that_are_named_like_what_it_is_for(gua
     headers = {"Lease-Token": taken}
     for method in ("PUT", "DELETE"):
         assert guarded.ask(spaces, method, "leases/mine", None, headers).status == 403
-    # A write with the lease of somebody else would fence its holder.
+    # A write with another holder's lease would fence the holder.
     write = "spaces/shop-eu/segments/a/entries"
     assert guarded.ask(spaces, "POST", write, {"text": "x"}, headers).status == 403
     assert guarded.ask(everything, "POST", write, {"text": "x"}, headers).status == 201
@@ -595,7 +595,7 @@ def test_a_url_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_a_file_of_keys_that_hangs_holds_up_no_other_request(tmp_path: Path) -> None:
-    """The file is a pipe: who reads it waits for a writer, as on a network disk that does not answer."""
+    """The file is a pipe: a reader waits for a writer, as on a network disk that does not answer."""
     if not hasattr(os, "mkfifo"):
         pytest.skip("no pipes in the file system")
     path, pipe, answers = tmp_path / "keys.json", tmp_path / "pipe", list[int]()

@@ -106,7 +106,7 @@ class Worker:
                 numbers = {each["receipt"]: each["entry"]["json"] for each in deliveries}
                 self.early += [number for number in numbers.values() if number in before]
                 if not numbers or self._chance.random() < 0.1:
-                    continue  # a worker that is killed says nothing about what it has
+                    continue  # a killed worker does not give its deliveries back
                 settled = self.ask("settle", {"settle": [{"receipt": receipt} for receipt in numbers]})
                 if settled is not None:
                     with self._log:

@@ -25,7 +25,7 @@ from streamkit.serve.openapi import document
 
 EXHAUSTIVE = bool(os.environ.get("STREAMKIT_EXHAUSTIVE"))
 CASES = 400 if EXHAUSTIVE else 4
-"""For each of the operations."""
+"""The number of examples for each operation."""
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 DOCUMENT = document(app("memory://openapi").router)
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
@@ -61,7 +61,7 @@ def test_the_document_names_every_route_of_the_interface(served: Served) -> None
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(context: Any, value: Any) -> bytes:
-    """Any text; the schema knows no better."""
+    """Any text, because the schema does not describe lines."""
     return str(value).encode(errors="replace")
 
 

@@ -38,7 +38,7 @@ class Watcher:
         self.connections = 0
 
     def watch(self, until: int, chances: random.Random) -> None:
-        """Until so many entries have come. It hangs up by itself now and then."""
+        """Read until `until` entries have come. The client hangs up now and then."""
         while len(self.found) < until:
             headers = {"Accept": "text/event-stream", **({"Last-Event-ID": self.last} if self.last else {})}
             self.connections += 1

@@ -1,4 +1,5 @@
-"""The ring and a connection that joins it: what was on a page does not come again, what has left the ring is read."""
+"""The ring and a connection that joins it: entries of a page do not come again, and entries that have left the ring are
+read from the store."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_the_others_get_everything_while_one_holds_a_single_write() -> None:
             assert stalled.pending <= 1
         assert stalled.sequences == []
         (ring,) = application.service.rings
-        assert ring.end - ring.first < 10  # what it has not read is not kept for it
+        assert ring.end - ring.first < 10  # unread entries are not kept for it
         stalled.reads.set()
         await stalled.until(40)
         assert stalled.sequences == list(range(1, 41))

@@ -1,4 +1,4 @@
-"""The interface of topics: streams of events, keys, and what two processes and a restart keep."""
+"""The interface of topics: streams of events, keys, two processes, and a restart."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_frame_of_files_that_an_erasure_replaced_is_told_of_or_planned_again(
 ) -> None:
     frame = read_space(spark, url, store.id, SPACE)
     store.erase(SPACE, "s1")
-    # Spark's own reader ends the query, and its API lets nobody else say why.
+    # Spark's own reader ends the query, and its API has no place for another message.
     with pytest.raises(Exception, match=r"FAILED_READ_FILE\.FILE_NOT_EXIST"):
         frame.collect()
     into = uuid4()

@@ -1,4 +1,4 @@
-"""One frame and many questions: whatever a query asks of it, it holds what the store held when it was made."""
+"""One frame and many queries: the frame always holds the entries that the store held when it was made."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_rollup_that_looks_twice_at_the_entries_counts_all(spark: Any, tmp_pat
     assert counted == {"one": sum(e.segment == "s1" for e in entries), "all": len(entries)}
 
 
-# What a query keeps of a frame: SQL for Spark, and the same in Python.
+# Conditions of queries: in SQL for Spark, and the same in Python.
 _SEGMENTS = st.sampled_from([f"s{n}" for n in range(8)])
 
 
@@ -158,7 +158,7 @@ def questions(entries: list[Row]) -> st.SearchStrategy[list[tuple[str, tuple[str
 
 
 def ask(frame: Any, entries: list[Row], kind: str, first: tuple[str, Any], second: tuple[str, Any]) -> None:
-    """Compares what Spark answers with what Python does."""
+    """Compare Spark's answer with Python's."""
     from pyspark.sql import functions as F
 
     one, other = [r for r in entries if first[1](r)], [r for r in entries if second[1](r)]
@@ -286,7 +286,7 @@ def test_one_frame_answers_every_question_as_the_store_does(spark: Any, url: str
 
 
 def test_until_an_offset_is_every_entry_up_to_it_and_no_other(spark: Any, url: str, both: Store, read: Any) -> None:
-    """In the middle of a transaction too, of either tier, and at the end of the log."""
+    """Offsets in both tiers, in the middle of a transaction too, and at the end of the log."""
     entries = list(both.consume_space(SPACE))
     middles = [
         at
@@ -326,7 +326,7 @@ def test_two_bounds_within_one_transaction(spark: Any, tmp_path: Path, read: Any
 def test_one_partition_of_which_only_the_reader_of_entries_knows_what_is_there(
     spark: Any, tmp_path: Path, read: Any, harm: str
 ) -> None:
-    """A file of the archive that a power cut has harmed, which the log still holds; or what was removed."""
+    """The reader of entries finds a damaged file of the archive whose entries are still in the log, or a removal."""
     root = tmp_path.as_uri()
     with streamkit.connect(root) as client:
         store = client.store(uuid4())

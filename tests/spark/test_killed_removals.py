@@ -62,7 +62,7 @@ class Restless:
             )
 
     def wait_for(self, works: int) -> None:
-        """Until it has begun so many pieces of work."""
+        """Wait until the process has begun `works` pieces of work."""
         while len(self._output.read_text().splitlines()) < works:
             assert self._process.poll() is None, self._output.read_text()
             time.sleep(0.005)
@@ -90,7 +90,7 @@ def collected(batches: Iterator[Any]) -> Rows:
 
 
 def without_spark(url: str, id: UUID) -> dict[str, Rows]:
-    """By the readers that Spark calls, and by to_arrow."""
+    """Read with the readers that Spark calls, and with to_arrow."""
     given = {"url": url, "store": str(id), "space": SPACE, "columns": ",".join(COLUMNS)}
     batch = StreamkitSource(given).reader(None)  # type: ignore[arg-type]
     query = StreamReader(parse({**given, "failOnDataLoss": "false"}))

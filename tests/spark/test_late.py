@@ -1,4 +1,4 @@
-"""The example of late data: what a watermark leaves out is in the space, and the lag says what was not read."""
+"""The example of late data: entries that a watermark drops are in the space, and the lag counts the unread ones."""
 
 from __future__ import annotations
 

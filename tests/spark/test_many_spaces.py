@@ -20,7 +20,7 @@ SPACES = 8
 
 
 def tenants(url: str, stores: int) -> set[tuple[str, str, bytes]]:
-    """Stores with small spaces, of which some is archived in several files and some is not; all that is in them."""
+    """Stores with small spaces, partly archived in several files; and all their entries."""
     there = set()
     with streamkit.connect(url) as client:
         for number in range(stores):

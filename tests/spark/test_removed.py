@@ -83,7 +83,7 @@ class Doors:
     def __init__(self, world: RemovalWorld, options: dict[str, str]) -> None:
         self.world, self._given = world, options
         self._clients: dict[Any, Any] = {}
-        """Of the workers of a long session."""
+        """The clients of the workers of a long session."""
         self._arrow = streamkit.connect(world.url)
         self._streams: dict[str, tuple[StreamReader, dict[str, Any]]] = {}
 
@@ -339,7 +339,7 @@ def test_every_door_of_spark_and_other_engines_answer_as_the_readers_of_the_stor
                 if found != wanted:
                     wrong.append(f"{phase}, {name}, {door}, {session}: {len(found)}, not {len(wanted)}")
         fresh.close()
-        # Trimmed rows leave the table later. What was erased has left it.
+        # Trimmed rows leave the table later. Erased rows have left it.
         cold = {(entry.segment, entry.sequence, entry.payload) for entry in entries if entry.tier == "cold"}
         for engine, others in engines(world).items():
             cells += 1

@@ -62,7 +62,7 @@ class Spark:
             for gathered in cut(transactions, runs):
                 self._burn(what)
                 yield gathered
-            self._burn(what)  # all is written, and nobody is told
+            self._burn(what)  # all is written, and the answer is lost
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sink._Transactions, "cut", until_it_ends)
@@ -70,7 +70,7 @@ class Spark:
             writer._write(batches, name, task)
 
     def light(self, calm: bool) -> None:
-        """From now on it takes so many steps, and then it ends; or none does, where all is to come to its end."""
+        """Choose the number of steps after which a round ends. `calm`: let all rounds come to their ends."""
         self.calm = calm
         self.fuse = 10**9 if calm else self.chance.choice((0, 1, 2, 3, 5, 8, 13, 21, 10**9, 10**9))
 

@@ -24,7 +24,7 @@ PARTITIONS = 4
 
 
 def once(refresh: Any) -> Any:
-    """Partition.refresh, without those that are only for a partition that nobody has read."""
+    """Count the calls of Partition.refresh, without the first one of each partition."""
 
     def found(partition: Partition, segments: Any = (), since: int | None = None, **more: Any) -> int:
         known = since == 0 and partition.looks.completed

@@ -34,7 +34,7 @@ KINDS = ("batch", "stream", "sink", "rollup", "restore")
 KILLS = int(os.environ.get("STREAMKIT_SPARK_KILLS", "200"))
 KILLS_S3 = int(os.environ.get("STREAMKIT_SPARK_KILLS", "30"))
 SECONDS = float(os.environ.get("STREAMKIT_SPARK_SECONDS", "inf"))
-"""After so long no further one is killed."""
+"""Seconds after which no further process is killed."""
 _PATIENCE = float(os.environ.get("STREAMKIT_SPARK_PATIENCE", "600"))
 """Seconds after which what does not end is stuck: more where the machine has other things to do."""
 _AFTERMATH = (
@@ -46,7 +46,7 @@ _AFTERMATH = (
     "failed to connect back",
     "CANNOT_OPEN_SOCKET",
 )
-"""What Spark says where a worker that it had kept was killed before, or is slow to come up. Asked again, it works."""
+"""Spark's errors about a kept worker that was killed before, or is slow to start. A second try works."""
 
 
 class Driver:
@@ -109,7 +109,7 @@ class Driver:
         return asked, wanted
 
     def finish(self, kind: str) -> None:
-        """Until it is done, without a kill."""
+        """Run until it is done, without a kill."""
         ends = time.monotonic() + _PATIENCE
         while not self.run(kind):
             assert time.monotonic() < ends, f"{kind} is stuck"

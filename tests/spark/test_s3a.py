@@ -30,7 +30,7 @@ FILES = 12
 
 @pytest.fixture(scope="module")
 def bucket(spark: Any, s3_server: Any, s3_credentials: None) -> Any:
-    """One that Spark is let into; other buckets it is not."""
+    """A bucket that Spark may read. It may read no other one."""
     made = s3_server.bucket()
     configuration = spark._jsc.hadoopConfiguration()
     configuration.set(f"fs.s3a.bucket.{made.name}.endpoint", made.server.endpoint + "/")
@@ -42,7 +42,7 @@ def bucket(spark: Any, s3_server: Any, s3_credentials: None) -> Any:
 
 @pytest.fixture(scope="module")
 def store(bucket: Any) -> Iterator[Store]:
-    """Of one partition, archived in many files, with a tail."""
+    """A space of one partition, archived in many files, with a tail."""
     with streamkit.connect(bucket.url("stores")) as client:
         store = client.store(uuid4())
         fill(store, 3 * FILES)
@@ -103,7 +103,7 @@ def test_files_of_other_versions_are_neither_read_nor_opened(bucket: Any, spark:
 
 
 def files_opened(frame: Any) -> int:
-    """By the scans of a frame that was evaluated."""
+    """The metrics of the scans of an evaluated frame."""
     left, count = [frame._jdf.queryExecution().executedPlan()], 0
     while left:
         node = left.pop()

@@ -51,7 +51,7 @@ class Died(Exception):
 
 
 def table(rows: int, segments: int, buckets: int = 4) -> pa.Table:
-    """As `write_space` hands it over: sorted by bucket and segment."""
+    """Batches as `write_space` hands them over: sorted by bucket and segment."""
     found = sorted((n % segments % buckets, f"s{n % segments}", n) for n in range(rows))
     return pa.table(
         {
@@ -106,7 +106,7 @@ def test_where_transactions_are_cut_follows_from_the_rows(
 def test_a_large_segment_is_not_held_more_than_once(
     url: str, client: Client, pool: pa.MemoryPool, sorted_before: bool
 ) -> None:
-    """As `write_space` hands it over a few MiB are held, else what Spark has given, for it has to be sorted."""
+    """A task holds a few MiB of sorted rows, and all rows of an unsorted frame, because it sorts them."""
     size, count = 1 << 20, 96
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -324,7 +324,7 @@ def test_a_stream_of_a_space_does_not_write_into_its_source(
 def test_a_batch_that_is_repeated_long_after_the_window_is_written_once(
     spark: Any, url: str, client: Client, tmp_path: Path
 ) -> None:
-    """The target remembers a query's batches as long as they matter, also after everything moved to the archive."""
+    """The target remembers the batches of a query that still matter, also after everything moved to the archive."""
     store, into = client.store(uuid4()), client.store(uuid4())
     into.create_space("out", 2, idempotency_window=0.001, archive_grace=0.001)
     checkpoint = tmp_path / "checkpoint"

@@ -1,4 +1,4 @@
-"""Spark over streamkit, on a real Spark: what it reads is what the store holds, and what it writes is written once."""
+"""Spark over streamkit, on a real Spark: it reads the entries of the store, and writes each row once."""
 
 from __future__ import annotations
 

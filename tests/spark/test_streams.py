@@ -1,4 +1,4 @@
-"""The stream's reader by itself: what a batch is, where it begins, what it costs, and what it refuses to skip."""
+"""The stream's reader by itself: its batches, their beginnings, their costs, and refused gaps."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tasks(source: StreamReader, start: Any, end: Any) -> list[tuple[int, int, in
 
 
 def rows(source: StreamReader, start: Any, end: Any) -> list[list[Row]]:
-    """For each task its rows, as they come."""
+    """The rows of each task, as they come."""
     found: list[list[Row]] = []
     for task in source.partitions(start, end):
         found.append([])
@@ -140,7 +140,7 @@ def test_a_partition_with_large_transactions_does_not_wait_for_ever(url: str, cl
     store.produce(SPACE, large, [Record(b"")] * 90)
     waiting_since = store.peek(SPACE, large).timestamp
     while time.time_ns() // 1_000_000 <= waiting_since:
-        pass  # of what came in one millisecond either may be first
+        pass  # entries of one millisecond may come in any order
     for _ in range(4):
         for _ in range(20):
             store.produce(SPACE, small, [Record(b"")] * 10)
@@ -282,7 +282,7 @@ def payloads(source: StreamReader, start: Any) -> list[bytes]:
 
 
 def test_what_was_trimmed_after_it_was_read_is_no_loss(url: str, client: Client) -> None:
-    """Nor is what held no entries: the records of the trims themselves, which the stream had not come to."""
+    """The records of the trims, which hold no entries, are not reported as missing."""
     store = client.store(uuid4())
     produce(store, b"1", b"2")
     _, read = everything(reader(url, store))
@@ -329,7 +329,7 @@ def test_a_stream_that_began_when_nothing_was_there_is_told_what_it_lost(url: st
     produce(store, b"2")
     with pytest.raises(PermanentError, match="were removed"):
         payloads(reader(url, store), start)
-    # A checkpoint of an earlier release did not say whether nothing was there, or what was there was not asked for.
+    # A checkpoint of an earlier release does not say whether a partition was empty, or was not read.
     del start["named"]
     assert payloads(reader(url, store), start) == [b"2"]
 
@@ -340,7 +340,7 @@ def test_a_space_that_comes_later_has_lost_nothing_though_its_beginning_was_trim
     options = {"space": "*", "maxRowsPerTrigger": 1}
     _, place = everything(reader(url, store, **options))
     store.produce("first", "s", [Record(b"2")])
-    client._clock.sleep(0.002)  # what waits longest comes first
+    client._clock.sleep(0.002)  # the oldest entries come first
     produce(store, b"3")
     store.trim(SPACE, before=store.end_offset(SPACE))
     produce(store, b"4")
@@ -407,7 +407,7 @@ def test_a_space_that_comes_later_is_read_from_its_beginning(url: str, client: C
 def test_a_batch_that_is_repeated_after_it_was_archived_is_written_once(
     spark: Any, url: str, client: Client, tmp_path: Path
 ) -> None:
-    """The process ended after some of the tasks had written; what they read was archived and left the log since."""
+    """The process ended after some tasks had written. Their source entries were archived, and have left the log."""
     store, into = client.store(uuid4()), uuid4()
     store.create_space(SPACE, 2, archive_grace=0.001)
     checkpoint = tmp_path / "checkpoint"
@@ -421,6 +421,6 @@ def test_a_batch_that_is_repeated_after_it_was_archived_is_written_once(
             store.archive(SPACE, target_file_bytes=500)
         fill(store, 5, start=1000 + 10 * round)
         stream(spark, url, store.id, into, checkpoint, segmentSplit="50")
-        # Tasks run beside each other: what comes in order is what comes in one of them.
+        # Tasks run in parallel: only the rows of one task are in order.
         wanted = sorted((e.segment, e.payload) for e in store.consume_space(SPACE))
         assert sorted((e.segment, e.payload) for e in client.store(into).consume_space("out")) == wanted

@@ -1,4 +1,4 @@
-"""Payloads as columns: JSON documents against a schema, and what is none kept beside it."""
+"""Payloads as columns: JSON documents against a schema, and other payloads kept beside them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_payloads_become_columns_and_bad_ones_are_kept(spark: Any, url: str, sto
             assert row.bad_payload is not None
             assert bytes(row.bad_payload) == entry.payload
             assert (row.item, row.price, row.at, row.tags) == (None, None, None, None), entry.payload
-    # Whatever is asked of it, the same are bad.
+    # The same rows are bad in every query.
     assert frame.where("bad_payload IS NOT NULL").count() == 2 * len(BAD)
     assert frame.select("bad_payload").where("bad_payload IS NULL").count() == 2 * len(GOOD)
     assert frame.where("item IS NOT NULL").count() == 2 * 6

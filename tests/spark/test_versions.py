@@ -1,4 +1,5 @@
-"""The versions of Spark: every way to read and write on each minor one; and what a stream does without Spark 4.2."""
+"""The versions of Spark: every way to read and write on each minor one; and streams without the interface of Spark
+4.2."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ANY: Any = None
 
 @pytest.fixture
 def filled(in_memory: Subject) -> Subject:
-    """With three entries in segment s of the space."""
+    """A store with three entries in segment s of the space."""
     in_memory.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")])
     return in_memory
 

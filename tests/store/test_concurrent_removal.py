@@ -80,7 +80,7 @@ def test_entries_keep_their_offsets_while_an_erasure_is_not_finished(subject: Su
 
 @pytest.mark.parametrize("kind", ["same", "near", "beats"])
 def test_any_of_many_records_that_are_alike_can_be_erased(kind: str) -> None:
-    """They take no room each where they are compressed: what tells that they are gone needs some."""
+    """Compressed payloads take no room each, so the marks of their removal need some."""
     chance = random.Random(kind)
     with streamkit.connect(f"memory://{uuid4()}") as client:
         store = client.store(uuid4())
@@ -186,7 +186,7 @@ def test_repair_brings_nothing_back(tmp_path: Path, removed: str, lost: str) -> 
 def test_a_damaged_head_does_not_make_what_was_removed_a_loss(
     tmp_path: Path, kind: str, retention: Retention | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor where the log has let go of it: what it has left says from where on it can be read."""
+    """The reader finds its beginning also after the removal from the log, from the transactions that remain."""
     world = World(kind, tmp_path / "archive")
     store = world.process().store(world.id)
     for at in range(40):
@@ -214,7 +214,7 @@ def test_a_damaged_head_does_not_make_what_was_removed_a_loss(
 
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_a_retention_is_not_forgotten_with_a_head_while_the_log_tells_it(tmp_path: Path, trimmed: bool) -> None:
-    """It was set by a transaction below the floor, of which the log has not let go yet."""
+    """The retention was set by a transaction below the floor that the log still has."""
     world = World("remote", tmp_path / "archive")
     store = world.process().store(world.id)
     store.set_retention(SPACE, Retention(max_entries=10, per="space"))
@@ -324,7 +324,7 @@ def test_an_erasure_that_was_stopped_also_removes_snapshots_and_what_was_publish
 def test_what_a_retention_has_given_back_stays_gone_when_it_is_taken_away(
     subject: Subject, retention: Retention
 ) -> None:
-    """The index does not hold it any more: everybody is told by the log, whatever the retention is by then."""
+    """The index no longer has the entry. The log reports the removal to every reader, with any later retention."""
     store, other = subject.store, subject.stranger()
     for at in range(60):
         store.produce("a", f"s{at % 3}", [Record(bytes(10))])
@@ -415,7 +415,7 @@ def test_who_was_told_of_a_gap_is_not_told_again_by_the_offsets_that_follow(subj
 
 
 def test_a_lease_whose_writes_were_trimmed_is_no_finding(subject: Subject) -> None:
-    """Its token stays in the index, and what said so has left the log."""
+    """The lease's token stays in the index after its transaction has left the log."""
     store = subject.store
     with store.lease("leader") as lease:
         store.produce("a", "s", [Record(b"x")], lease=lease)
@@ -426,7 +426,7 @@ def test_a_lease_whose_writes_were_trimmed_is_no_finding(subject: Subject) -> No
 
 @pytest.mark.parametrize("more", [1, 2, 9, 40])
 def test_who_is_behind_what_was_trimmed_sees_what_comes_after_it(subject: Subject, more: int) -> None:
-    """Its next row was committed, trimmed and given back since it looked."""
+    """The process's next number was committed, trimmed and freed since its look."""
     store, other = subject.store, subject.stranger()
     store.produce("a", "s", [Record(b"x")])
     assert read(other, "s") == [1]

@@ -485,7 +485,7 @@ def test_a_space_whose_partition_is_missing_is_deleted_and_created_again(
 
 
 def test_a_space_of_which_only_the_catalog_was_written_is_named_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any storage: its creation was stopped, or somebody deleted all rows of the partition."""
+    """A space without rows, on any storage: its creation was stopped, or all rows of the partition were deleted."""
     root = uuid4().hex
     stopped = FaultyDriver(MemoryDriver(root), Plan.at(0, Fault.CRASH_AFTER, kind="put"))
     with pytest.raises(Crash):

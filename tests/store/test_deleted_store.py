@@ -106,7 +106,7 @@ def test_a_handle_that_is_opened_after_another_was_told_begins_anew(
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 @pytest.mark.parametrize("missed", [1, 3, 70])
 def test_who_has_not_seen_the_last_transactions_is_told(deleted: Subject, missed: int, again: bool) -> None:
-    """Its look at the log still counts, and the number after the last that it has seen is one that was deleted."""
+    """A process whose look at the log still counts gets the error. The next number for it is one that was deleted."""
     assert deleted.store.peek("space", "old 0").sequence == 3
     other = deleted.stranger()
     for number in range(missed):
@@ -130,7 +130,7 @@ def test_who_has_not_seen_the_last_transactions_is_told(deleted: Subject, missed
 
 
 def test_what_everybody_has_seen_leaves_nothing() -> None:
-    """Of a store in memory that behaves as a service, whose clock is ours."""
+    """Few rows remain of a deleted store, in memory that behaves as a service with an injected clock."""
     clock = ManualClock()
     driver = MemoryDriver(uuid4().hex, remote=True, clock=clock)
     client = Client("memory://", driver, 30.0, None, 1 << 20, clock)
@@ -149,7 +149,7 @@ def test_what_everybody_has_seen_leaves_nothing() -> None:
 
 
 def test_a_store_is_deleted_twice(deleted: Subject) -> None:
-    """Also where the first deletion got no further than the end of the logs."""
+    """A second deletion completes a first one, also if that stopped at the end of the logs."""
     ending = deleted.connect()._open(deleted.id)
     ending.end()
     ending.close()
@@ -212,7 +212,7 @@ def haunt(ghost: Store, *, upkeep: bool = False) -> None:
 
 
 def test_a_ghost_does_no_harm_to_a_partition_that_nobody_had_written_to(deleted: Subject) -> None:
-    """No head of the partition says to whom it belongs."""
+    """The partition has no head that names its incarnation."""
     deleted.store.create_space("wide", partitions=4)
     deleted.store.produce("wide", "first", [Record(b"old")])
     deleted.connect().delete_store(deleted.id)
@@ -232,7 +232,7 @@ def test_a_ghost_does_no_harm_to_a_partition_that_nobody_had_written_to(deleted:
 
 
 def made_again(subject: Subject, each: Callable[[int], None] = lambda number: None) -> None:
-    """The store, made again in another process, holds what was written to it since, and nothing else."""
+    """Check that the store, made again in another process, holds only the entries that were written since."""
     store = subject.stranger()
     for number in range(12):
         assert store.produce("space", "s", [Record(b"%d" % number)]).last_sequence == number + 1

@@ -1,5 +1,5 @@
-"""After an erasure its payloads and metadata are in nothing that is stored: every file, object, entity, blob and column
-of a Parquet file is searched, on every backend, with the process killed at every call on the way."""
+"""No stored byte holds payloads or metadata of an erasure: every file, object, entity, blob and column of a Parquet
+file is searched, on every backend, with the process killed at every call."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Secrets:
         store.erase("a", metadata={"who": "user-1"})
 
     def is_said(self, store: Store) -> bool:
-        """Whether the log says that they are erased: then nobody is given any of them."""
+        """True if the log says that the entries are erased. Then no reader gets any of them."""
         given = [entry.payload.startswith(self.tag) for entry in store.consume_segment("a", "user-1")]
         assert given in ([False] * self.turns, [True, False] * self.turns), "some of them are given out, and some not"
         return len(given) == self.turns
@@ -135,7 +135,7 @@ def test_nothing_of_it_is_left_wherever_the_process_was_killed(
     secrets = Secrets(world, archived)
     trace = erase_by(secrets, Plan())
     with world.client() as client:
-        secrets.check(client.store(secrets.id))  # nobody need complete it
+        secrets.check(client.store(secrets.id))  # no process need complete it
         client.delete_store(secrets.id)
     kinds = {call.what.split()[0] for call in trace}
     assert not archived or "file" in kinds, "the archive's files are not among the calls"
@@ -155,7 +155,7 @@ def test_nothing_of_it_is_left_wherever_the_process_was_killed(
 def test_nothing_of_it_is_left_on_disk_wherever_the_process_was_killed_within_a_call(
     scratch: Path, covered: Callable[[str, int], None]
 ) -> None:
-    """By SIGKILL, before any call of the operating system that changes or syncs a file."""
+    """The process is killed by SIGKILL before any call of the operating system that changes or syncs a file."""
     root = scratch / "root"
     world = World(root.as_uri(), scratch, lambda: files_below(root))
 
@@ -182,7 +182,7 @@ def test_nothing_of_it_is_left_on_disk_wherever_the_process_was_killed_within_a_
 def test_nothing_of_it_is_left_where_the_one_that_completes_it_is_killed_too(
     scratch: Path, covered: Callable[[str, int], None]
 ) -> None:
-    """At every call of an upkeep that goes on with an erasure which was killed when it had been said."""
+    """The process is killed at every call of an upkeep that continues an erasure, which was killed after its commit."""
     world, count = memory(f"memory://{uuid4()}?remote=1", scratch), 0
     first = len(erase_by(Secrets(world, True), Plan()))
     for stopped in range(first // 3, first, 1 + first // (6 if EXHAUSTIVE else 2)):

@@ -1,5 +1,4 @@
-"""Erasure: what is erased is in no file any more, and given out by nobody. With processes that are killed on the way:
-test_erased_bytes."""
+"""Erasure: erased entries are in no file, and no reader gets them. test_erased_bytes kills the processes meanwhile."""
 
 from __future__ import annotations
 
@@ -132,7 +131,7 @@ def test_a_process_that_has_cached_an_entry_gives_it_out_no_more(tmp_path: Path)
 
 @pytest.mark.parametrize("archived", [False, True])
 def test_the_search_by_metadata_finds_what_reading_all_finds(archived: bool, tmp_path: Path) -> None:
-    """Small entries are searched as bytes: text of any kind, several pairs, and what only looks like them."""
+    """Small entries are searched as bytes: text of any kind, several pairs, and similar texts."""
     pairs = {"who": "Zoë", "land": "FR"}
     given = [
         {"who": "Zoë", "land": "FR"},

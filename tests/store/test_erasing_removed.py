@@ -1,4 +1,5 @@
-"""Erasing what was archived, trimmed, expired or deleted before: nobody reads it any more, and its bytes are stored."""
+"""Erasing entries that were archived, trimmed, expired or deleted before: no reader gets them, but their bytes are
+stored."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Place:
         return found_in(self.stored(), tag)
 
     def maintain(self) -> None:
-        """Until all that may leave the log has left it."""
+        """Run upkeep until all transactions that may leave the log have left it."""
         for _ in range(2):
             self.store.maintain()
             self.clock.sleep(2 * GRACE)
@@ -189,7 +190,7 @@ def test_a_space_that_is_deleted_leaves_nothing_on_disk(place: Place) -> None:
 
 
 def test_a_note_that_a_killed_process_had_not_finished_is_removed_from_disk(tmp_path: Path) -> None:
-    """A local disk notes what it writes anew; the note holds what other segments have in the same transaction."""
+    """A local disk keeps a journal of rewritten records, with the entries of other segments in the same transaction."""
     place = Place("file://", tmp_path)
     write(place.store, "user-17/mails")
     logs = [path for path in tmp_path.rglob("*.log") if TAG in path.read_bytes()]

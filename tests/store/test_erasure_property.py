@@ -1,4 +1,4 @@
-"""After an erasure no byte of what it names is stored, whatever happened before: random histories on every backend."""
+"""No byte of an erased entry is stored: random histories on every backend."""
 
 from __future__ import annotations
 

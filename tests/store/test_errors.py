@@ -1,4 +1,4 @@
-"""The errors themselves: what they are, and that they travel between processes."""
+"""The errors themselves: their classes, and their way between processes."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_processes_share_an_inbox_in_a_store_of_a_release_that_had_none(tmp_path
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_release_without_inbox_is_refused_where_this_one_has_written(indexed: bool, tmp_path: Path) -> None:
-    """By the next transaction if it is in the middle of it, and by the head if there is none to meet."""
+    """A process learns of the deletion from its next transaction, or from the head if there is none."""
     with opened(FIRST, "remote", tmp_path) as store:
         with release_without_inbox():
             older = process(store)

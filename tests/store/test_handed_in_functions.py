@@ -1,4 +1,4 @@
-"""Functions that callers hand in: one that nobody would await is refused, and nothing is acknowledged for it."""
+"""Functions that callers hand in: a coroutine function is refused, and nothing is acknowledged for it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ DOORS: dict[str, Callable[[Store, Any], Any]] = {
     "a part that is led": lambda store, function: Program(store, [], led=[part_with(function)]),
 }
 ITERATED = {"Index", "Links", "Vectors"}
-"""What their functions return is iterated."""
+"""Views that iterate the result of their function."""
 
 
 @pytest.fixture

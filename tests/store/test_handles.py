@@ -18,7 +18,7 @@ from streamkit import Record, Store, StoreClosed
 
 
 def test_threads_use_a_store_each_in_its_own_with_block(subject: Subject) -> None:
-    """Of five threads, four were closed by the first that was done."""
+    """Five threads have handles. The first one to finish closed the four others, in an earlier release."""
     barrier = threading.Barrier(5)
 
     def work(at: int) -> None:
@@ -176,7 +176,7 @@ FOLLOWERS: dict[str, Callable[[Store], Iterator[Any]]] = {
 @pytest.mark.parametrize("what", ["handle", "client"])
 @pytest.mark.parametrize("follower", FOLLOWERS)
 def test_closing_wakes_a_follower(make_url: Callable[[str], str], follower: str, what: str) -> None:
-    """It is blocked for an hour; it ends at once, and says why. A follower of another handle goes on."""
+    """A follower that waits for an hour ends at once with an error. A follower of another handle goes on."""
     url = make_url("remote")
     with streamkit.connect(url, poll=(3600.0, 3600.0)) as client, ThreadPoolExecutor(2) as threads:
         id = uuid4()
@@ -219,7 +219,7 @@ def test_a_reader_of_a_closed_handle_ends(subject: Subject) -> None:
 @pytest.mark.parametrize("limit", [0, 15_000])
 @pytest.mark.parametrize("reader", ["consume_space", "consume_segment", "consume", "follow_space"])
 def test_threads_that_share_an_iterator_get_each_entry_once(subject: Subject, reader: str, limit: int) -> None:
-    """Or a ValueError, as of any generator that is asked while it works; it crashed the process."""
+    """The second thread gets a ValueError, as with any running generator. It crashed the process before."""
     for _ in range(200):
         subject.store.produce("space", "s", [Record(b"x")] * 100)
     options: dict[str, Any] = {"limit": limit} if limit else {}

@@ -1,4 +1,4 @@
-"""Internal spaces: what the package keeps for itself in a store, and users neither see nor name."""
+"""Internal spaces: data of the package in a store that users neither see nor name."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ class Place:
     def cut(self, fault: Fault) -> Iterator[None]:
         """No request of a process that goes through the proxies gets an answer."""
         if self.kind == "local":
-            # The disk is always there; but whoever holds the lock of the leases keeps others waiting, and the renewal
-            # that waited succeeds when nobody needs it any more.
+            # The disk is always there. But a process that holds the lock of the leases blocks the others, and a blocked
+            # renewal succeeds too late.
             leases = Path(self.url.removeprefix("file://")) / str(self.id) / "leases"
             with open(max(leases.glob("*.log")), "r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -140,7 +140,7 @@ def succeeded(place: Place, since: float) -> Iterator[tuple[Lease, float]]:
 
 
 def tokens(place: Place) -> list[int]:
-    """Of who wrote, in the order of the log."""
+    """The tokens of the writers, in the order of the log."""
     return [int(entry.payload) for entry in place.client.store(place.id).consume_segment("terms", "leader")]
 
 
@@ -221,7 +221,7 @@ def test_a_paused_holder_that_wakes_up_is_fenced(place: Place) -> None:
         lost, remaining = holder.ask("lost")
         assert lost is not None
         assert remaining == 0
-        # What the old one does at its end is no harm to its successor.
+        # The end of the old holder does no harm to its successor.
         assert holder.ask("leave") == ["left"]
         lease.check()
         place.store.produce("terms", "leader", [Record(b"%d" % lease.token)], lease=lease)
@@ -258,7 +258,7 @@ def test_a_holder_that_is_cut_off_knows_before_its_successor_begins(place: Place
 
 
 def succeed_and_write(place: Place, cut: float, until: float) -> int:
-    """Take over from one who knows until when nobody can have. When its thread notices is up to the machine."""
+    """Take over from a holder that knows the end of its lease. The machine decides when its thread notices."""
     with succeeded(place, cut) as (lease, taken):
         assert until < taken
         place.store.produce("terms", "leader", [Record(b"%d" % lease.token)], lease=lease)
@@ -294,7 +294,7 @@ def test_lost_is_set_while_a_renewal_hangs() -> None:
         assert lease.remaining() == 0
         with pytest.raises(LeaseLost, match="'leader' was lost: stop"):
             lease.check()
-        # The renewal that hung is answered at last: what was lost stays so.
+        # The hanging renewal gets an answer at last. The lost lease stays lost.
         service.go_on()
         time.sleep(0.05)
         assert lease.lost.is_set()

@@ -1,4 +1,4 @@
-"""Presence: who is there, with what metadata; gone when it leaves, and after its ttl."""
+"""Presence: the present members and their metadata. A member is gone when it leaves, and after its ttl."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_who_is_slow_in_leaving_does_not_take_the_next_one_of_its_name_along(
 def test_who_joins_is_not_missed_because_somebody_slept_who_had_found_the_one_before_gone(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The join that notes who is gone sleeps before it writes that, and somebody joins under the name."""
+    """A join sleeps before it notes an ended member, and another process joins under that name."""
     here, there = subject.store, subject.stranger()
     here.members("workers").join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed
     produce, joined = Store.produce, list[Membership]()
@@ -209,7 +209,7 @@ def test_a_member_that_has_ended_is_asked_for_once(subject: Subject) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_list_keeps_nobody_from_joining(subject: Subject, monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
-    """Somebody joins at each step of the list, in no time."""
+    """Another process joins at each step of the list."""
     here, there = subject.store.members("workers"), subject.stranger()
     if again:
         here.join("a", {"host": "one"})._lease.__exit__(None, None, None)  # its process was killed

@@ -1,4 +1,4 @@
-"""Names: what is legal, and where a segment lives."""
+"""Names: the legal ones, and the partition of a segment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number of the public API, as what it is not: infinite, none, huge, negative, True, text."""
+"""Wrong values for every number of the public API: infinite, None, huge, negative, True, text."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_read_that_begins_after_an_answer_sees_what_was_written(
 
 
 def test_threads_that_ask_for_an_absent_space_wait_for_two_looks_at_most() -> None:
-    """And not for each other, one after the other."""
+    """Threads that open spaces do not wait for each other."""
     simulation, bill, threads = Simulation(), Bill(), 64
     service = services()[0]
     (client,) = simulated_clients(service, simulation, bill, 1, 1 << 20)

@@ -1,5 +1,5 @@
 """Readers, followers, a Spark stream and an archiver go on while segments and the space are trimmed and erased: each
-reader gets each entry that stays once, in order, and who asked for it is told of everything else."""
+reader gets each remaining entry once, in order, and a report of all others if it asks."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from streamkit_local.driver import LocalDriver
 
 
 class Removing(Machine):
-    """The model of what was written stays whole; beside it stands what of that is gone."""
+    """A model of the written entries, which stays whole, and of the removed ones beside it."""
 
     gaps = "skip"
     whose, spaces, segments = Machine.whose, Machine.spaces, Machine.segments
@@ -32,17 +32,17 @@ class Removing(Machine):
         self.floors: dict[Place, int] = {}
         """The first sequence that was not trimmed or deleted, of those that are not at 1."""
         self.trimmed = False
-        """Whether a space was, or may have been."""
+        """True if a space was trimmed, or may have been."""
         self.erased: dict[Place, set[int]] = {}
 
     def left(self, place: Place) -> dict[int, bytes]:
-        """By sequence."""
+        """The remaining payloads by sequence."""
         floor, erased = self.floors.get(place, 1), self.erased.get(place, set())
         truth = enumerate(self.model.get(place, ()), 1)
         return {sequence: payload for sequence, payload in truth if sequence >= floor and sequence not in erased}
 
     def _attempt(self, work: Callable[[], object], is_done: Callable[[], bool]) -> bool:
-        """Whether it was done. One that fails may have got as far as the log."""
+        """True if the removal was done. A failed one may be in the log."""
         try:
             work()
         except OutcomeUnknown as error:
@@ -54,7 +54,7 @@ class Removing(Machine):
         return True
 
     def _settle(self, error: OutcomeUnknown) -> str:
-        """Only its writer knows the place of a timestamp, if all its entries may have been trimmed."""
+        """The outcome of a transaction. If its entries may have been trimmed, only the process that wrote it knows its place."""
         process = self._process(Plan())
         self.processes.append(process)
         answer = process.store.outcome(error.transaction_id)
@@ -103,7 +103,7 @@ class Removing(Machine):
 
     @rule(who=whose, which=strategies.integers(0, 30))
     def trim_space(self, who: int, which: int) -> None:
-        """Of one partition, up to an entry."""
+        """Trim one partition up to an entry."""
         entries = list(self._calm_store().consume_space("one", gaps="skip"))
         if not entries:
             return

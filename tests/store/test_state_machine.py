@@ -1,4 +1,4 @@
-"""Any sequence of public operations, by two processes, against a model of a few dicts.
+"""A random sequence of public operations, by two processes, against a model of a few dicts.
 
 The same examples in every run; many more of them in `make test-exhaustive`.
 """

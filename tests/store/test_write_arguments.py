@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a caller hands in: the right error, a message that helps, and nothing written.
+"""Wrong arguments of writes: the right error, a message that helps, and nothing written.
 
 The conformance suite tries the same on every kind of store; this is every line of the contract, value by value.
 """
@@ -33,7 +33,7 @@ ANY: Any = None
 
 @pytest.fixture
 def filled(in_memory: Subject) -> Subject:
-    """With three entries in segment s of the space."""
+    """A store with three entries in segment s of the space."""
     in_memory.store.produce("space", "s", [Record(b"1"), Record(b"2"), Record(b"3")], idempotency_key="used")
     return in_memory
 

@@ -80,7 +80,7 @@ def _id(span: ReadableSpan) -> int:
 
 
 def test_without_a_hook_every_method_is_the_plain_one() -> None:
-    """So it costs nothing: no call of the interface is wrapped, neither before nor after."""
+    """Telemetry that is off costs nothing: no call of the interface is wrapped, before it was on and after."""
     plain = {name: value for name, value in vars(Store).items() if callable(value)}
     assert telemetry.installed() is None
     _enabled()

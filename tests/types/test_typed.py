@@ -1,4 +1,4 @@
-"""Typed stores: what is written as objects is read as objects, beside its entries."""
+"""Typed stores: objects are written, and read as objects beside their entries."""
 
 from __future__ import annotations
 

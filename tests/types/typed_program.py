@@ -1,4 +1,4 @@
-"""A program that mypy and pyright check: what a typed store returns. It is not run."""
+"""A program that mypy and pyright check: the types of a typed store's results. It is not run."""
 
 from __future__ import annotations
 

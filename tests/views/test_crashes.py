@@ -1,4 +1,4 @@
-"""The data at a position is the fold of what comes before it, wherever the process stopped."""
+"""The data of a view is the fold of the entries before its position, wherever the process stopped."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_process_that_stops_at_any_statement_or_commit(tmp_path: Path, after: 
             written = sum(1 for _ in store.consume_space("log"))
             if written < len(log):
                 write(store, log[written:])
-            # Links are relative: what is left is read where it is now.
+            # Links are relative, so the remaining files are read at their new place.
             check(steps.left / "v", log)
             for version in (1, 2):
                 with store.view("v", Fold(version), ["log"], steps.left / "v") as view:

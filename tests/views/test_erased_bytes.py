@@ -1,4 +1,4 @@
-"""A search of every byte of a view's files, and of what is published of it, finds nothing of erased entries."""
+"""A search of every byte of a view's files, and of its published copies, finds nothing of erased entries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from streamkit.testing import Crash
 from streamkit.views import Index, Latest, Links, OpenView, Query, Search, Vectors, View
 
 ERASURES = 1000 if EXHAUSTIVE else 24
-"""Of each kind of view."""
+"""A view of each kind."""
 
 
 class Notes(View):
-    """A view that somebody wrote: its text is in a table, in an index and in FTS5, and its keys are implicit."""
+    """A user's own view: its text is in a table, in an index and in FTS5, and its keys are implicit."""
 
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute("create table notes (segment text, sequence integer, note text)")
@@ -66,7 +66,7 @@ def words(payload: bytes) -> list[bytes]:
 
 
 def stored(*directories: Path) -> Iterator[tuple[Path, bytes]]:
-    """Every file below, decompressed if it is compressed."""
+    """Yield every file below a folder, decompressed if it is compressed."""
     for directory in directories:
         for path in directory.rglob("*"):
             if path.is_file() and not path.is_symlink():
@@ -183,7 +183,7 @@ def test_wherever_a_process_stops_while_it_erases_the_next_one_completes_it(
 
 
 def answers(view: OpenView, store: Store) -> None:
-    """It holds what the log holds."""
+    """Check that the view holds the entries of the log."""
     left = sorted(entry.payload for entry in store.consume_space("log"))
     if isinstance(view.view, Notes):
         kept = view.db.execute("select rowid, note from notes order by note").fetchall()

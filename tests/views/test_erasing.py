@@ -61,7 +61,7 @@ def test_a_view_without_erase_is_built_anew(tmp_path: Path) -> None:
 
 
 def test_a_view_that_could_not_be_told_what_was_erased_is_told_later(tmp_path: Path) -> None:
-    """Also if it has gone on with other entries before that."""
+    """The view removes erased entries, also if it has applied others before."""
 
     class Busy(Index):
         fails = 0

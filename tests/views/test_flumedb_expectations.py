@@ -98,7 +98,7 @@ class TestFlumedb:
         assert told == [2] * 5, "none of those that waited hangs"
 
     def test_rebuild_a_view_that_is_ahead(self, tmp_path: Path) -> None:
-        """It is told, not applied to another log in silence; and a rebuild is what it says."""
+        """A view of another log is refused with an error, and not applied in silence. The error names the rebuild."""
         url, id = f"file://{tmp_path}/stores", uuid4()
         with streamkit.connect(url) as client:
             append(client.store(id), 1)
@@ -189,7 +189,7 @@ class TestIndex:
             assert list(map(value, found.range(first, last))) == data[20:31]
 
     def test_empty_close(self, subject: Subject, tmp_path: Path) -> None:
-        """1 to 4: who reads an empty index while it is closed gets nothing, or is told that it is closed."""
+        """A read of an empty index while it is closed gives nothing, or an error that says so (expectations 1 to 4)."""
         found, read = index(), list[list[Any]]()
         view: OpenView = subject.store.view("index", found, ["log"], tmp_path / "v")
         assert found.range() == []

@@ -1,4 +1,4 @@
-"""Disks that are full: the view says so, what it holds is whole, and it goes on when there is room."""
+"""Full disks: the view reports them, its data is whole, and it goes on when there is room."""
 
 from __future__ import annotations
 

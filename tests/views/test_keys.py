@@ -33,11 +33,11 @@ IN_ORDER: list[Any] = [
     (UUID(int=0x75),), (UUID(int=1 << 100),), (INSTANT,), (INSTANT + timedelta(microseconds=1),), ((),), ((), 1),
     ((None,),), ((1,), 0), ((1, 2),), (("a",), "b"), (("a", "b"),), (("b",),),
 ]  # fmt: skip
-"""Each is another key than all others."""
+"""Keys that all differ from each other."""
 
 
 def said(key: Any) -> Any:
-    """With its types, at every depth: True equals 1 and does not mean it."""
+    """The key with its types, at every depth, because True equals 1 and is another key."""
     return (type(key), [said(part) for part in key] if isinstance(key, tuple) else key)
 
 

@@ -1,4 +1,4 @@
-"""The ready-made views: what they find, in which order, and what they refuse."""
+"""The ready-made views: their results, the order, and refused questions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture
 def opened(store: Store, tmp_path: Path) -> Callable[[V], V]:
-    """The view, brought up to what the store holds now."""
+    """The view, brought up to the end of the store."""
 
     def make(view: V) -> V:
         store.view(type(view).__name__, view, ["log"], tmp_path / type(view).__name__).catch_up()

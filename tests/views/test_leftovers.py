@@ -70,7 +70,7 @@ def index() -> Index:
 
 
 def files(tmp_path: Path) -> dict[str, int]:
-    """The sizes of all files that hold what a view holds."""
+    """The sizes of all files with data of a view."""
     found = [*tmp_path.glob("v.builds/*"), *tmp_path.glob("stores/archive/*/_published/*/*")]
     kept = [path for path in found if path.is_file() and not path.name.endswith(("-wal", "-shm"))]
     return {path.name: path.stat().st_size for path in kept if not path.is_symlink()}
@@ -241,7 +241,7 @@ def test_a_view_that_fails_to_erase_is_built_anew(tmp_path: Path, store: Store) 
 
 
 def test_a_link_that_a_killed_process_did_not_move_is_moved_later(tmp_path: Path, store: Store) -> None:
-    """It had moved the link of its version, and not yet the one that SQLite's tools open."""
+    """The process had moved the link of its version, and not yet the one that SQLite's tools open."""
     with store.view("index", index(), ["log"], tmp_path / "v") as view:
         view.catch_up()
         current = view._files.current()

@@ -1,4 +1,5 @@
-"""Whatever a ready-made view is asked, the answer is right, or an error of ours: no sqlite3 error, no OverflowError."""
+"""Every question to a ready-made view gets a correct answer, or an error of streamkit: no sqlite3 error, no
+OverflowError."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def test_no_foreign_error_leaves_a_view(kinds: dict[str, Any], question: str) ->
 def _is_ours(error: Exception) -> bool:
     """A builtin error itself is fine. One of its subclasses, as UnicodeEncodeError, comes from inside."""
     if isinstance(error, StreamkitError):
-        return "SQLite refuses" not in str(error)  # the error says what was wrong with the question
+        return "SQLite refuses" not in str(error)  # the error names the fault of the question
     return type(error) in (TypeError, ValueError) and "\ud800" not in str(error)
 
 

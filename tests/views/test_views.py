@@ -1,4 +1,4 @@
-"""Views: data and position in one transaction, versions beside each other, pauses, waiting, who builds."""
+"""Views: data and position in one transaction, versions beside each other, pauses, waits, and the builder."""
 
 from __future__ import annotations
 
