@@ -279,8 +279,10 @@ def test_following_an_idle_space(wire: Wire, tell: Tell) -> None:
 def test_what_is_counted_above_a_store_in_memory_is_what_goes_over_the_wire(
     wire: Wire, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both counts are equal, without the store's mark that a fresh process reads on S3. Azure looks for blobs before it deletes
-    rows."""
+    """Both counts are equal, without the store's mark that a fresh process reads on S3.
+
+    Azure looks for blobs before it deletes rows.
+    """
     if wire.cloud != "s3":
         pytest.skip("counted as on S3")
     monkeypatch.setattr(inbox, "_LOOK", (1 << 62, 1.0))  # by the clock: one list, if the wire takes so long

@@ -54,7 +54,7 @@ class Removing(Machine):
         return True
 
     def _settle(self, error: OutcomeUnknown) -> str:
-        """The outcome of a transaction. If its entries may have been trimmed, only the process that wrote it knows its place."""
+        """The outcome of a transaction. Only its writer knows its place, if its entries may have been trimmed."""
         process = self._process(Plan())
         self.processes.append(process)
         answer = process.store.outcome(error.transaction_id)
