@@ -230,7 +230,7 @@ def once_each(source: Store, copy: Store) -> int:
 def test_a_stream_that_is_killed_again_and_again_writes_every_row_once(
     doomed: Doom, tmp_path: Path, covered: Covered
 ) -> None:
-    """Some kills end all processes, the JVM too; most end the workers. The query then begins at its checkpoint again."""
+    """Some kills end all processes, most end the workers. The query then begins at its checkpoint again."""
     killed = kill_streams(doomed, tmp_path, ROUNDS, int(os.environ.get("STREAMKIT_SEED", "7")))
     for name, count in killed.items():
         covered(name, count)
