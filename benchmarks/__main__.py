@@ -109,7 +109,7 @@ def measure(subjects: list[str], directory: Path, *, quick: bool) -> Run:
 
 
 def keep(run: Run, stamp: str) -> None:
-    """After every row: a run that is ended early has measured what it has."""
+    """Store the results after every row, so that a run that is ended early keeps its rows."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{stamp}.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)))
 

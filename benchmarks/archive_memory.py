@@ -1,6 +1,6 @@
 """The most memory that archiving, with removing, compacting and reading take: python -m benchmarks.archive_memory
 
-Each step is a process of its own; what is told is its largest resident set, and what streamkit alone takes.
+Each step is a process of its own; the figures are its largest resident set, and the memory of streamkit alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _segments(url: str, count: int) -> None:
 
 
 def _documents(url: str, megabytes: int) -> None:
-    """Files of 10 MiB of payload, of which a hundredth is left when they are compressed."""
+    """Archive files of 10 MiB of payload, which compress to a hundredth."""
     store = _open(url)
     document = (b"a document that is like every other one, " * 300)[:10_240]
     each = 10 * _MIB // len(document)

@@ -1,4 +1,4 @@
-"""What a lookup in an archived space and an archive run ask of S3, counted by a moto server.
+"""Requests to S3 of a lookup in an archived space and of an archive run, counted by a moto server.
 
 python -m benchmarks.archive_requests [partitions …]
 """
@@ -43,7 +43,7 @@ __all__ = ["Bucket", "credentials", "moto_server"]
 
 
 def credentials() -> dict[str, str]:
-    """What the environment is to have; any will do."""
+    """Credentials for the environment; any will do."""
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     return {**keys, "AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -61,14 +61,14 @@ class Bucket:
         self.archive = f"s3://{name}/archive"
 
     def asked(self) -> Counter[str]:
-        """By method, since the last call. No request is under way."""
+        """The requests since the last call, by method. No request is in progress."""
         with urlopen(f"{self.endpoint}/seen") as answer:
             return Counter(json.load(answer))
 
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """Its endpoint. It counts what it is asked, for `Bucket.asked`."""
+    """The endpoint of a server that counts its requests, for `Bucket.asked`."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""Processors' seconds, of this process and of all that it has started: what a busy machine does not change much."""
+"""CPU seconds of this process and of all its children. A busy machine does not change them much."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ __all__ = ["busy"]
 
 
 def busy() -> float:
-    """Of those that live, and of the children that they have waited for. Two readings make a difference."""
+    """The CPU seconds of the living processes, and of the children that they have waited for. Use the difference of two
+    readings."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

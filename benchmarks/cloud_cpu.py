@@ -59,7 +59,7 @@ def spent(call: Callable[[], object], calls: int) -> float:
 
 
 SHARE = 1 / 14
-"""Of a processor: a function with 128 MB."""
+"""The share of a processor that a function with 128 MB has."""
 PERIOD = 0.02
 """Seconds in which a process may use its share, as in a function."""
 
@@ -188,7 +188,7 @@ class Azure:
 
 
 def rows(rounds: int, calls: int) -> Iterator[tuple[str, list[float], list[float], float | None]]:
-    """For each row: the work, its figures in ms, those of the SDK's plain call, and the goal as a ratio."""
+    """The rows: the work, its figures in ms, those of the SDK's plain call, and the goal as a ratio."""
     with ExitStack() as stack:
         server = stack.enter_context(serving())
         s3 = S3(server, server.endpoint)

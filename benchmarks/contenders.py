@@ -1,7 +1,7 @@
-"""Who is compared. All append the same payloads to numbered segments, and read them back, as their users would.
+"""The contenders. Each appends the same payloads to numbered segments, and reads them back, as its users would.
 
 streamkit            file://, durability committed or buffered
-bare file            append, with fdatasync or without: what the disk gives at best. Keeps no segments
+bare file            append, with fdatasync or without: the limit of the disk. Keeps no segments
 eventsourcing        its SQLite recorder as it comes: WAL, and synced with every commit
 SQLite               one table with a position and (segment, sequence), WAL, synchronous=FULL or NORMAL
 """
@@ -256,5 +256,5 @@ def fill(contender: Filled, segments: int, entries: int, times: int, together: i
 
 
 def bytes_on_disk(path: Path) -> int:
-    """What the files below `path` occupy; holes do not count."""
+    """The bytes that the files below `path` occupy, without holes."""
     return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""A burst: so many processes that appear at once, each with some requests to one partition, in the cost model.
+"""A burst in the cost model: many processes appear at once, each with some requests to one partition.
 
     python -m benchmarks.cost_burst [--processes 1000] [--requests 10000] [--seeds 3]
 
@@ -29,14 +29,14 @@ _BEGIN = 0.1
 @dataclass
 class Burst:
     seconds: float
-    """Until all is committed."""
+    """Seconds until all is committed."""
     begun: float
-    """Until every process had its first append."""
+    """Seconds until every process had its first append."""
     p50: float
     p99: float
     """Seconds of an append."""
     requests: float
-    """Of an append, what was throttled not counted."""
+    """Requests of an append, without throttled ones."""
     transactions: int
     lost: int
     """Appends that were acknowledged and are not in the log, or are not at their place."""

@@ -21,11 +21,11 @@ _FAIR = (64, 30.0)
 """Writers, each a process, and seconds."""
 
 Run = Callable[[Service, int, int, int, float, float], tuple[Result, Sequence[int]]]
-"""(service, processes, writers, seed, seconds, requests at most) to what came of it and each writer's appends."""
+"""A function of (service, processes, writers, seed, seconds, most requests): the result, and the appends of each writer."""
 
 
 def crowds(services: Sequence[Service], run: Run) -> str:
-    """As a table, and a sentence about fairness."""
+    """The results as a table, and a sentence about fairness."""
     lines = [
         "| service | processes | writers | appends/s, mean (slowest run) | p50 ms | p99 ms, worst run | "
         "requests/append | US$/million |",

@@ -1,4 +1,4 @@
-"""What appends cost and how they scale in the cloud: the real engine against simulated services.
+"""Costs and scaling of appends in the cloud: the real engine against simulated services.
 
     python -m benchmarks.cost_model [--publish]
 
@@ -42,7 +42,7 @@ SHAPES = ((1, 1), (1, 16), (1, 256), (4, 4), (4, 256), (16, 16), (16, 256), (64,
 PARTITIONS = (1, 8, 64)
 SECONDS = 4.0
 WARM_UP = 3.0
-"""In which processes that will share an inbox still compete."""
+"""Seconds in which processes that will share an inbox still compete."""
 MOST_REQUESTS = 4500
 """Virtual seconds of a run; it ends early after so many requests."""
 
@@ -99,7 +99,7 @@ class Case:
         self.done: list[tuple[float, float]] = []
         """Beginning and end of each append."""
         self.writers: list[int] = []
-        """Whose appends were done after warming up."""
+        """The writers whose appends were done after the warm-up."""
         self.began = 0.0
         self.ended = math.inf
         self.window: list[Counter[str]] = []
@@ -186,7 +186,7 @@ class Case:
         seconds = self.ended - self.began
         appends = sum(self.began <= end <= self.ended for _, end in self.done)
         waits = sorted(end - start for start, end in self.done if end >= self.began)
-        # The index follows as the run goes on; what it has not done yet at the end is shared by all commits.
+        # The index follows during the run. All commits share the upkeep that is left at the end.
         share = spent["commits"] / max(1, after["commits"])
         total = {name: spent[name] + share * (indexed[name] - idle[name]) for name in spent}
         dollars = (

@@ -31,7 +31,7 @@ from .cost_services import Service, services
 SHAPES = ((1, 1), (1, 16), (4, 4), (8, 8), (16, 16), (4, 64))
 """(processes, writers in all), on one partition."""
 WARM_UP, SECONDS = 4.0, 10.0
-"""As processes compete until they share an inbox, the first of them do not count."""
+"""Seconds of warm-up, in which processes compete until they share an inbox, and measured seconds."""
 _INFRA = Path(__file__).parent.parent / "infra"
 _BYTES = ("bytes_written", "bytes_read")
 _MOTO = """
@@ -72,7 +72,7 @@ server.serve_forever()
 
 
 class Found(NamedTuple):
-    """Of one process, between warming up and the end."""
+    """The figures of one process, between the warm-up and the end."""
 
     waits: list[float]
     """Seconds of each append."""

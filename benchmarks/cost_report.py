@@ -30,17 +30,17 @@ class Result:
     longest: float
     """Milliseconds."""
     requests: float
-    """Of an append, index upkeep included."""
+    """Requests of an append, index upkeep included."""
     conflicts: float
     """Commits that met another process's, of those that were tried."""
     throttled: float
     """Requests that were refused, of all."""
     dollars: float
-    """Of a million appends."""
+    """Dollars for a million appends."""
 
 
 def line(result: Result) -> str:
-    """For who watches."""
+    """A line of progress."""
     return (
         f"{result.service:20} {result.processes:3} processes {result.writers:4} writers {result.partitions:3} parts "
         f"{result.rate:8.0f}/s {result.p50:7.1f} {result.p99:8.1f} {result.longest:8.1f} ms {result.requests:7.2f} req "
@@ -83,7 +83,7 @@ def _row(result: Result) -> str:
 def publish(
     results: Sequence[Result], crowds: str, services: Sequence[Service], seconds: float, warm_up: float, directory: Path
 ) -> None:
-    """Write cost-and-scale.md and cost-and-scale.png. `crowds`: what is said of many processes on one partition."""
+    """Write cost-and-scale.md and cost-and-scale.png. `crowds`: the text about many processes on one partition."""
     draw(results, directory / "cost-and-scale.png")
     text = _document(results, crowds, services, seconds, warm_up)
     (directory / "cost-and-scale.md").write_text(text, encoding="utf-8")
@@ -114,7 +114,7 @@ def _document(
 
 
 def _segments(services: Sequence[Service]) -> str:
-    """What appends to one segment, to a hundred and to one each cost."""
+    """The costs of appends to one segment, to a hundred, and to one for each append."""
     count = 10_000
     lines = [
         "| segments | writes an append | reads an append | longest wait for upkeep, requests |"

@@ -21,7 +21,7 @@ from .simulation import Simulation
 __all__ = ["PRICED", "Bill", "Service", "SimulatedDriver", "services", "simulated_clients"]
 
 PRICED = "2026-11-21"
-"""As of when the list prices below were known."""
+"""The date of the list prices below."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Service:
     read: float
     spread: float
     writes_per_second: float
-    """What it takes before it throttles; of `each`."""
+    """Writes a second above which it throttles, for each subject that `each` names."""
     reads_per_second: float
     unit: str
     each: str
@@ -76,7 +76,7 @@ def services() -> tuple[Service, ...]:
 
 
 class _Budget:
-    """So many a second, of which a second's worth may come at once."""
+    """A limit of `rate` a second. The requests of one second may come at once."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

@@ -1,4 +1,4 @@
-"""What events take on disk: JSON of about 128 bytes, one a commit and 1000, after the upkeep that was due."""
+"""Bytes of events on disk: JSON of about 128 bytes, 1 and 1000 a commit, after the upkeep that was due."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 _SEGMENTS = 10
 _GRACE = 1.0
-"""Seconds for which what is packed stays in the log as well; 60 as a rule, and as much as is written in them."""
+"""Seconds for which packed transactions also stay in the log; usually 60."""
 
 
 def run(bench: Bench) -> Iterator[Result]:

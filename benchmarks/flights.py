@@ -122,7 +122,7 @@ def archive(bench: Flights) -> None:
 
 
 def batch(bench: Flights) -> None:
-    """Every way to read a space at rest gives the answers of pandas."""
+    """Check that every way to read a space at rest gives the answers of pandas."""
     given = {"url": bench.url, "store": str(STORE), "space": SPACE, "columns": "payload"}
     source = bench.spark.read.format("streamkit").options(**given).load()
     table = next(bench.root.glob("archive/*/*/_delta_log")).parent
@@ -191,7 +191,7 @@ def times(bench: Flights) -> None:
 
 
 def table(bench: Flights) -> list[str]:
-    """What was found, as Markdown."""
+    """The results as Markdown."""
     found = bench.found
     machine = describe(bench.folder)
 

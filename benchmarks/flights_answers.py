@@ -31,7 +31,7 @@ def _sorted(rows: Any) -> Rows:
 
 
 def by_pandas(data: Path, rows: int) -> dict[str, Rows]:
-    """From the file of the package itself."""
+    """The answers from the file of the package itself."""
     import pandas as pd
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""flumedb on Node beside this: append + index, lookups, views of what is there.
+"""flumedb on Node compared with streamkit: append + index, lookups, views of existing entries.
 
     python -m benchmarks.flumedb_beside [entries] [--publish]
 

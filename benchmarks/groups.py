@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
 
 def drain(consumer: Consumer, batch: int, seconds: float = 1e9) -> list[Mark]:
-    """When how many were done by then: after each batch."""
+    """The time and the number of done entries after each batch."""
     done, marks = 0, [Mark(time.perf_counter(), time.process_time(), 0)]
     end = marks[0].at + seconds
     while time.perf_counter() < end:
@@ -118,7 +118,7 @@ def worker(url: str, store: str, batch: str) -> None:
 
 
 def begin_together(module: str, work: list[str], processes: int) -> list[list[str]]:
-    """What workers print, in words: each says a line when it is ready, and is told to begin when all are."""
+    """The words that workers print. Each worker prints a line when it is ready, and begins when all are ready."""
     command = [sys.executable, "-m", module, "--worker", *work]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(command, **pipes) for _ in range(processes)]
@@ -186,7 +186,7 @@ def queued(url: str, jobs: int) -> Iterator[Row]:
 
 
 def requests(entries: int, consumers: int) -> Iterator[Row]:
-    """Of a remote backend, counted: how many an entry takes."""
+    """The number of requests for each entry, counted at a remote backend."""
     url, store_id = f"memory://{uuid4().hex}?remote=1", uuid4()
     clients = [streamkit.connect(url, poll=(0.01, 0.05)) for _ in range(consumers)]
     fill(clients[0].store(store_id), entries, "committed")

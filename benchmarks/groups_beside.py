@@ -178,7 +178,7 @@ KINDS: dict[str, Callable[[str, str], Any]] = {"streamkit": Streamkit, "redis": 
 
 
 def contenders(folder: str) -> Iterator[tuple[str, str, str, Any]]:
-    """(name, kind, durability, what serves it)"""
+    """The contenders: (name, kind, durability, server)"""
     for durability in ("committed", "buffered"):
         yield f"streamkit {durability}", "streamkit", durability, a_store(folder)
     for kind, server, package in (("redis", "redis-server", "redis"), ("nats", "nats-server", "nats")):

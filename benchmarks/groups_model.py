@@ -1,4 +1,4 @@
-"""What consumers of a group cost in the cloud: the real engine against simulated services.
+"""Costs of the consumers of a group in the cloud: the real engine against simulated services.
 
     python -m benchmarks.groups_model [--quick] [--publish]
 
@@ -86,7 +86,7 @@ class Case:
         self.clients = simulated_clients(service, self.simulation, self.bill, processes, 4 << 20)
         self.stores = [client.store(store) for client in self.clients]
         self.done: list[list[float]] = [[] for _ in range(processes)]
-        """When each batch was handed out."""
+        """The times at which batches were handed out."""
         self.counts = [0] * processes
         self.before = (0, 0)
         self.opened = 0

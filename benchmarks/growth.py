@@ -1,4 +1,4 @@
-"""What a large store costs: memory while it is made and read, and the same work on it as on a small one."""
+"""Costs of a large store: memory while it is made and read, and the same work as on a small one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 500_000
 _SPACES = ("committed", "buffered")
 """Half of the entries are in each of two spaces, one for each durability."""
 _LONGER = 2
-"""Than others' rounds: what a store costs that was just opened is a part of it, and not all."""
+"""The factor by which rounds are longer than others, so that the first costs of an opened store are a small part."""
 
 
 def run(bench: Bench) -> Iterator[Result]:

@@ -40,7 +40,7 @@ def best(work: Callable[[], int]) -> float:
 
 
 def rows_of(segments: Iterable[int], number: int, frame: int) -> Rows:
-    """What upkeep makes of a commit to each of `segments`: its row, and where its entry is."""
+    """The rows that upkeep makes of a commit to each of `segments`: the row, and the place of the entry."""
     rows: Rows = {}
     for segment in segments:
         name, at = f"order-{segment:08d}", 1_700_000_000_000 + number

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory WORK PATH SPACE SEGMENTS`: how much memory a process of its own takes for it, at most.
+"""`python -m benchmarks.memory WORK PATH SPACE SEGMENTS`: the most memory that the work takes in its own process.
 
     write    ten rounds over all segments, in each one entry more for every one of them; merges are a part of it
     read     all of them, in commit order
@@ -28,7 +28,7 @@ def peak(work: str, path: Path, space: str, segments: int) -> float:
 
 
 def _high_water() -> int:
-    """Not getrusage: that begins with what the parent had."""
+    """The peak of memory, without getrusage, which begins with the parent's."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

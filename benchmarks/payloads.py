@@ -1,4 +1,4 @@
-"""What is written: 128 bytes that no compressor shrinks, and JSON as events have it."""
+"""Payloads: 128 bytes that no compressor shrinks, and JSON as events have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fresh process on S3 that begins from a published view: what it asks, and what it does besides the download.
+"""A fresh process on S3 that begins from a published view: its requests, and its work besides the download.
 
     python -m benchmarks.published_views [entries]
     python -m benchmarks.published_views --publishing [entries]
@@ -120,7 +120,7 @@ def kinds() -> dict[str, View]:
 
 
 def fresh(url: str, id: str, name: str, folder: str) -> None:
-    """In a process of its own: what it took, in seconds by CPU and by the clock, as JSON."""
+    """Run the work in its own process. Prints its seconds by CPU and by the clock, as JSON."""
     took = {"fetch": [0.0, 0.0]}
     fetch = Snapshots.fetch
 
@@ -185,7 +185,7 @@ def measure(server: Server, entries: int) -> None:
 
 
 def measure_publishing(entries: int) -> None:
-    """On a local disk: what it takes to publish each view, and to take one erased entry out of it."""
+    """Measure on a local disk the publication of each view, and the removal of one erased entry from it."""
     with tempfile.TemporaryDirectory() as folder, streamkit.connect(f"file://{folder}/stores") as client:
         store = client.store(uuid4())
         fill(store, "log", entries, 1000)

@@ -1,4 +1,4 @@
-"""What removing costs: trims, erasures, searches, what comes back on disk, and what is felt beside a retention.
+"""Costs of removing: trims, erasures, searches, freed disk space, and the effect of a retention on others.
 
     python -m benchmarks.removing [--only PART …] [--transactions N] [--entries N] [--segments N] [--seconds S]
 
@@ -40,7 +40,7 @@ _OF_ONE = 10
 _PERSON = "person"
 """The segment that is erased."""
 _ERASED = 100
-"""Its entries, in as many transactions, evenly over the store."""
+"""The entries to be removed, in as many transactions, evenly over the store."""
 
 
 def _bytes(path: Path) -> int:
@@ -79,7 +79,7 @@ def _local() -> Iterator[tuple[Path, Store]]:
 
 
 def _fill(store: Store, transactions: int, segments: int) -> None:
-    """So many transactions of one entry each."""
+    """Write `transactions` transactions of one entry each."""
     body = os.urandom(1 << 16)
     for number in range(transactions):
         start = number * 97 % 65000
@@ -127,7 +127,7 @@ def trim_space(transactions: int) -> None:
 
 
 def trim_space_s3(transactions: int) -> None:
-    """All transactions are rows of their own still, as nobody has maintained the store: the most that can be."""
+    """Measure the worst case: all transactions are still rows, because the store was not maintained."""
     clock = ManualClock()  # nothing waits
     with _counted(f"removing-{uuid4()}", clock) as (client, driver):
         store = client.store(uuid4())
@@ -203,7 +203,7 @@ def erase_local(root: Path, entries: int, segments: int) -> UUID:
 
 
 def _child(what: str, root: Path, store_id: UUID) -> None:
-    """In a process of its own, so that memory is that of the work."""
+    """Run in a new process, so that the memory is that of the work."""
     subprocess.run([sys.executable, "-m", "benchmarks.removing", "--child", what, str(root), str(store_id)], check=True)
 
 
@@ -251,7 +251,7 @@ def search_local(entries: int, segments: int) -> None:
 
 
 def _memory() -> int:
-    """The most MB that this process had at once. What `getrusage` says counts the one that it came from, too."""
+    """The most MB that this process had at once. `getrusage` would include its parent."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) >> 10
 
@@ -302,8 +302,8 @@ def _counted(
 
 
 def beside(seconds: float) -> None:
-    """Appends, and reads of what was appended last, without and with a retention and a thread that maintains all the
-    time; in turns, so that a disturbance meets both."""
+    """Measure appends, and reads of the latest entries, without and with a retention and a thread that maintains all
+    the time; in turns, so that a disturbance meets both."""
     rates: dict[tuple[str, bool], list[float]] = {}
     for _ in range(5):
         for retained in (False, True):

@@ -121,7 +121,7 @@ def _misses(run: Run) -> list[str]:
 
 
 def table(run: Run) -> str:
-    """For a terminal."""
+    """The report for a terminal."""
     rows = [_HEADS, *_rows(run)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

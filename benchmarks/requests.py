@@ -1,4 +1,4 @@
-"""What is asked of a storage service, counted: requests, and how many of them one after the other.
+"""Requests to a storage service, counted: all, and those that wait for each other.
 
     python -m benchmarks.requests [--quick]
 
@@ -39,7 +39,7 @@ class Counted(Counter[str]):
 
     @property
     def writes(self) -> int:
-        """What a service bills as writes; to delete is free."""
+        """The requests that a service bills as writes. Deletions are free."""
         return self["put"] + self["scan"]
 
 
@@ -100,7 +100,7 @@ class CountingDriver:
         self._inner.close()
 
     def count(self, work: Callable[[], object]) -> Counted:
-        """What `work` asks."""
+        """The requests of `work`."""
         before = Counted(self.counted)
         work()
         return Counted({kind: count - before[kind] for kind, count in self.counted.items() if count > before[kind]})
@@ -116,8 +116,8 @@ def fresh(name: str, store_id: UUID) -> tuple[Store, CountingDriver]:
 def appends(
     store: Store, driver: CountingDriver, count: int, segments: int, size: int = 128
 ) -> tuple[Counted, Counted]:
-    """`count` appends of one record each, to `segments` segments in turn: what all of them asked, and the append that
-    waited for the most."""
+    """Make `count` appends of one record each, to `segments` segments in turn. Returns the requests of all, and those
+    of the append that waited for the most."""
     total, longest = Counted(), Counted()
     for number in range(count):
         payload = random.randbytes(size)

@@ -62,7 +62,7 @@ class Bench:
         self._pool = pool
         self._rounds = rounds
         self.seconds = seconds
-        """Of one turn."""
+        """Seconds of one turn."""
         self.watchers = watchers
         """The most."""
 
@@ -75,7 +75,7 @@ class Bench:
         return found._replace(cpu=server.cpu() - before)
 
     def rounds(self, turns: Mapping[str, Callable[[], Any]], times: int = 1) -> dict[str, list[Any]]:
-        """What each turn gives, round by round; `times` as many rounds as usual."""
+        """The results of each turn, round by round. `times`: a factor for the number of rounds."""
         names = list(turns)
         found: dict[str, list[Any]] = {name: [] for name in names}
         for number in range(self._rounds * times):

@@ -50,7 +50,8 @@ async def app(scope, receive, send):
 config = uvicorn.Config(app, port=int(sys.argv[1]), log_level="critical", access_log=False, lifespan="off", ws="none")
 uvicorn.Server(config).run()
 """
-"""It reads bodies, answers as many bytes, and hands bodies on to the open streams. It keeps nothing."""
+"""A bare application: it reads bodies, answers as many bytes, and hands bodies on to the open streams. It keeps
+nothing."""
 
 _PLAIN = """
 import sys

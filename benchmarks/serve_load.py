@@ -14,10 +14,10 @@ import uvloop
 __all__ = ["MARK", "Sample", "asked", "request", "stalling", "watched"]
 
 MARK = b"@@"
-"""Stands once in each payload, so that a watcher counts what it was sent in whatever form."""
+"""The mark that is once in each payload, so that a watcher counts payloads in any encoding."""
 
 _POSTS = 15
-"""In a turn beside a watcher that reads nothing."""
+"""The number of POSTs in a turn beside a watcher that reads nothing."""
 
 
 class Sample(NamedTuple):
@@ -65,7 +65,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Watcher(asyncio.Protocol):
-    """Counts the marks that come. `ready`: stands in what the server sends before it waits for more."""
+    """A counter of the marks that come. `ready`: a text that the server sends before it waits for more."""
 
     def __init__(self, watch: bytes, ready: bytes, group: _Group) -> None:
         self._watch = watch
@@ -189,12 +189,12 @@ def _run(work: Coroutine[Any, Any, Sample]) -> Sample:
 
 
 def asked(port: int, requests: list[bytes], for_seconds: float, least: int = 1) -> Sample:
-    """Each of the requests again and again on a connection of its own, `least` times or more."""
+    """Send each of the requests again and again on a connection of its own, `least` times or more."""
     return _run(_ask(port, requests, for_seconds, least))
 
 
 def watched(port: int, watch: bytes, ready: bytes, post: bytes, watchers: int, for_seconds: float) -> Sample:
-    """Seconds from before a POST to its arrival at each watcher. `ready`: what the server sends before it waits."""
+    """Seconds from a POST to its arrival at each watcher. `ready`: a text that the server sends before it waits."""
     return _run(_watch(port, watch, ready, post, watchers, for_seconds))
 
 

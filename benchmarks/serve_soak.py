@@ -1,4 +1,4 @@
-"""A soak of the server: hours of mixed load in minutes, and what the process holds meanwhile.
+"""A soak of the server: hours of mixed load in minutes, and the memory of the process meanwhile.
 
     python -m benchmarks.serve_soak --hours 8 --minutes 20
 
@@ -29,7 +29,7 @@ from .hastened import HastenedLoop, hasten
 _SPACES = 4
 _SEGMENTS = 50
 _STORES = 30
-"""Of the load, in turn; fewer of them may be open at once."""
+"""The stores of the load, in turn. Fewer of them may be open at once."""
 _LIMITS = {
     "ring_bytes": 256 << 10,  # small, so that they are full soon
     "stores": 10,
@@ -37,7 +37,7 @@ _LIMITS = {
     "requests_per_key": 40,
 }
 _SAMPLES = 4
-"""In an hour."""
+"""Samples of the process in an hour."""
 _KEY_SECONDS = 1_200.0
 _OWN = "/v1/stores/_"
 _EVENTS = "Accept: text/event-stream\r\n"
@@ -150,7 +150,7 @@ class _Soak:
         await self.ask("DELETE", path)
 
     async def expiring(self) -> None:
-        """A stream that nobody deletes."""
+        """A stream that is not deleted."""
         path, ttl = f"/v1/stream/new/{self._new()}", random.randrange(60, 3600)
         await self.ask("PUT", path, b"x", f"Content-Type: text/plain\r\nStream-TTL: {ttl}\r\n")
         await self.ask("POST", path, b"y", f"Content-Type: text/plain\r\nProducer-Id: {ttl}\r\nProducer-Epoch: 0\r\n")

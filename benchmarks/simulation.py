@@ -1,4 +1,4 @@
-"""Virtual time: threads that run one at a time, in an order that only the times they wait until decide.
+"""Virtual time: threads run one at a time, in the order of the times for which they wait.
 
 The code that is simulated is ordinary threaded code. It must sleep by `Simulation.sleep`, and the locks that it holds
 while it sleeps must be `Simulation.lock`s; then a minute of it takes as long as its processor time, and the same seed
@@ -20,7 +20,7 @@ class _Task:
     def __init__(self) -> None:
         self.turn = threading.Semaphore(0)
         self.due = 0
-        """Which of the times that it was to go on at still counts: the latest that was said."""
+        """The latest time at which the task is to go on. Earlier ones do not count."""
 
 
 class Simulation:
@@ -72,7 +72,7 @@ class Simulation:
         self._wake(task, 0.0)
 
     def run(self) -> None:
-        """Until all that was started has ended. Raises what a task raised."""
+        """Run until all tasks have ended. Raises the error of a task."""
         self._next()
         self._ended.wait()
         if self.failure is not None:

@@ -35,7 +35,7 @@ TRIGGERS = 20
 
 
 class Bench:
-    """A folder with the stores, and what was found so far."""
+    """A folder with the stores, and the results so far."""
 
     def __init__(self, folder: Path, entries: int) -> None:
         self.entries = entries
@@ -73,7 +73,7 @@ def allocated(path: Path) -> int:
 
 
 def bytes_read() -> int:
-    """What this process has read from files until now."""
+    """The bytes that this process has read from files until now."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
@@ -202,7 +202,7 @@ def spark(bench: Bench) -> None:
     }
     for way in ways.values():
         way()
-    # In turns, so that what else happens on the machine meets all of them.
+    # In turns, so that other load on the machine meets all of them.
     took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(TIMES):
         for name, way in ways.items():
@@ -214,7 +214,7 @@ def spark(bench: Bench) -> None:
 
 
 def stream(bench: Bench) -> None:
-    """From a store into another, which is synced, so many rows a trigger. The first trigger is left out."""
+    """Stream from one store into another, which syncs, with TRIGGER rows a trigger. The first trigger does not count."""
     running = started()
     rates, most = [], 0
     for _ in range(TIMES):
@@ -246,7 +246,7 @@ def stream(bench: Bench) -> None:
 
 
 def table(bench: Bench) -> None:
-    """What was found, as Markdown."""
+    """The results as Markdown."""
     found = bench.found
     machine = describe(bench.root)
     size = found["table"]

@@ -1,4 +1,4 @@
-"""What a fresh process pays: importing streamkit, and opening a store to peek, above a Python that does nothing."""
+"""The costs of a fresh process: importing streamkit, and opening a store to peek, above a Python that does nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(bench: Bench) -> Iterator[Result]:
 
 
 def _run(times: int, code: str, environment: dict[str, str]) -> float:
-    """Milliseconds, the best of some: a process start is what other processes disturb most."""
+    """Milliseconds, the best of some runs, because other processes disturb a start most."""
     best = float("inf")
     for _ in range(times):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The cost of telemetry: CPU time of appends and reads without it, with spans that nobody keeps, and with the SDK.
+"""The cost of telemetry: CPU time of appends and reads without it, with spans that are dropped, and with the SDK.
 
 `python -m benchmarks.telemetry [--quick] [--dir DIRECTORY]`. The kinds take turns, so that the runs of a round are
 at nearly the same time, and each figure is the median over the rounds. CPU time is that of this process alone.

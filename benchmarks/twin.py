@@ -33,7 +33,7 @@ WORK = {
     "peek": ("peek", 5_000),
     "append 1, buffered": ("append", 5_000),
 }
-"""Its name: what the child process measures, and how often."""
+"""The measurements by name: the work of the child process, and its repetitions."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Optimistic concurrency: say what you have seen, and lose cleanly to whoever was faster."""
+"""Optimistic concurrency: name the last sequence that you have seen, and lose cleanly to a faster writer."""
 
 from __future__ import annotations
 

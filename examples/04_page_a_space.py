@@ -1,6 +1,6 @@
 """Read a space page by page, as an HTTP API would: the offset goes out with a page and comes back for the next.
 
-Whoever writes meanwhile, every entry comes exactly once.
+Every entry comes exactly once, also while others write.
 """
 
 from __future__ import annotations

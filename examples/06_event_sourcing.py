@@ -40,7 +40,7 @@ class Cart:
 
 
 def save(store: Store, name: str, cart: Cart, *events: dict[str, str]) -> None:
-    """Only if nobody has changed the cart since it was loaded; else SequenceMismatch, and load again."""
+    """Save the cart if it has not changed since it was loaded; else SequenceMismatch, and load it again."""
     records = [Record(json.dumps(event).encode()) for event in events]
     store.produce("carts", name, records, expected_sequence=cart.sequence)
 

@@ -10,7 +10,7 @@ from streamkit import Lease, LeaseNotAcquired, Record, Store
 
 
 def report(store: Store, lease: Lease) -> int:
-    """Write the report, unless somebody else leads by now. Its sequence."""
+    """Write the report, unless another process leads by now. Returns its sequence."""
     return store.produce("reports", "daily", [Record(b"report")], lease=lease).last_sequence
 
 

@@ -1,6 +1,6 @@
-"""A space as columns, what is archived and what was written just now, in DuckDB, Polars and pandas.
+"""A space as columns in DuckDB, Polars and pandas: archived entries and new ones.
 
-Needs `pip install 'streamkit-store[archive]' duckdb polars pandas`; those that are not there are left out.
+Needs `pip install 'streamkit-store[archive]' duckdb polars pandas`; missing packages are left out.
 """
 
 import json

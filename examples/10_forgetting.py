@@ -1,4 +1,4 @@
-"""Keeping what is needed, and forgetting a person: retention, trim, erase, and what readers are told."""
+"""Keeping the entries that are needed, and forgetting a person: retention, trim, erase, and the reports to readers."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Shipment(Aggregate):
 
 
 def shipping(orders: Repository[Order], shipments: Repository[Shipment]) -> ProcessManager:
-    """An order that is paid is sent, once, whatever is delivered again and whoever is killed meanwhile."""
+    """Send a paid order once, also after repeated deliveries and killed processes."""
 
     def ship(paid: DomainEvent) -> None:
         order = orders.load(paid.id, at=paid.version)  # as it was then
@@ -69,7 +69,7 @@ def shipping(orders: Repository[Order], shipments: Repository[Shipment]) -> Proc
 
 
 class Open(View):
-    """What is still to be paid: a projection, in SQL."""
+    """The unpaid orders: a projection in SQL."""
 
     version = 1
 

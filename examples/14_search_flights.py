@@ -69,7 +69,7 @@ def main() -> None:
         show("late by ten minutes:", paths.find({"delay": {"gte": 10}}))
         print(paths.explain(to="IAH")[0])
 
-        # What a function does: it has no database yet, takes the published one, and reads what is new.
+        # The work of a function: it has no database yet, takes the published one, and reads the new entries.
         with store.view("delays", Delays(), spaces=["departures"], path=f"{folder}/machine one") as view:
             view.catch_up()
             print("published:", view.publish().entries, "entries")

@@ -21,7 +21,7 @@ NODE_NEEDED = 22
 
 
 def node() -> Path:
-    """A Node that is new enough, with its npm beside it. SystemExit says what to install if there is none."""
+    """A Node that is new enough, with its npm beside it. SystemExit names the package to install if there is none."""
     system = shutil.which("node")
     if system and shutil.which("npm"):
         version = subprocess.run([system, "--version"], capture_output=True, text=True, check=True).stdout

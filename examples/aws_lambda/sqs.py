@@ -32,7 +32,7 @@ def handler(event: dict[str, Any], context: object) -> dict[str, list[dict[str, 
     for message in event["Records"]:
         try:
             write(message)
-        except Exception as error:  # whatever is wrong with one message, the others are written
+        except Exception as error:  # a wrong message does not stop the others
             print(f"message {message['messageId']}: {type(error).__name__}: {error}")
             failed.append({"itemIdentifier": message["messageId"]})
     return {"batchItemFailures": failed}

@@ -29,7 +29,7 @@ class BadInput(Exception):
 
 
 def check(body: object) -> tuple[int, object, str]:
-    """(sequence, event, id) of a body. BadInput says what is wrong with it."""
+    """The (sequence, event, id) of a body. BadInput names its fault."""
     if not isinstance(body, dict):
         raise BadInput("the body is a JSON object")
     missing = [name for name in ("sequence", "event", "id") if name not in body]

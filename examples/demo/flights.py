@@ -24,7 +24,7 @@ _TEXT = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 
 class Departure(NamedTuple):
     scheduled: tuple[str, int]
-    """The hour, UTC, and the minute in it: what departures are sorted by."""
+    """The hour, UTC, and the minute in it, by which departures are sorted."""
     origin: str
     tail_number: str
     payload: bytes

@@ -56,7 +56,7 @@ def counts(frame: Any) -> dict[str, int]:
 
 
 def run(spark: Any, folder: str) -> tuple[dict[str, int], dict[str, int], list[int]]:
-    """What the stream has counted, what a batch counts, and how many entries the stream was behind."""
+    """The counts of the stream and of a batch, and the number of entries by which the stream was behind."""
     url = f"file://{folder}/stores"
     with streamkit.connect(url) as client:
         store = client.store(uuid4())

@@ -167,7 +167,7 @@ def _batch(
 
 
 def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
-    """With the payload's fields; one that is called as a column of the entries is taken in its place."""
+    """The rows with the payload's fields. A field replaces a column of the same name."""
     taken = {name.lower() for name in struct(schema).fieldNames()} - {"payload"}
     return parse_payloads(frame.select(*(name for name in frame.columns if name not in taken)), schema)
 
@@ -203,7 +203,7 @@ def _append(target: Output, rows: DataFrame, new: Sequence[Span], of: str = "") 
 
 
 def _whole(span: Span) -> Span:
-    """Without the part of a transaction that `until` ends in: the marks know whole ones."""
+    """The rows without the part of a transaction in which `until` ends, because marks are whole transactions."""
     return span._replace(last=span.last - 1, stop=0) if span.stop else span
 
 

@@ -46,11 +46,11 @@ REFUSALS: dict[type[StreamkitError], int] = {
     InvalidName: 400,
     InvalidOffset: 400,  # of another space, or one that was deleted since: a browser begins anew without it
     SequenceMismatch: 412,
-    EntriesRemoved: 410,  # what came after Last-Event-ID was trimmed: the same
+    EntriesRemoved: 410,  # entries after Last-Event-ID were trimmed: the same
     RecordTooLarge: 413,
     TransactionIdMismatch: 422,  # the Idempotency-Key was used for something else
 }
-"""What the client can do something about, and the answer's status. Anything else is a 500."""
+"""The errors that a client can correct, with the answer's status. All others are a 500."""
 
 
 @contextlib.asynccontextmanager
@@ -89,7 +89,7 @@ async def follow(request: Request) -> StreamingResponse:
 
 
 async def events(store: AsyncStore, space: str, after: str | None) -> AsyncIterator[str]:
-    """It is cancelled when the browser goes away."""
+    """A stream of events, which is cancelled when the browser goes away."""
     while True:
         async with aclosing(store.follow_space(space, offset=after, timeout=SILENCE)) as entries:
             async for entry in entries:
@@ -109,7 +109,7 @@ async def refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def deleted(request: Request, error: Exception) -> JSONResponse:
-    """Somebody deleted the space, or the store, while it was open here: the next request has what is there by then."""
+    """The space or the store was deleted while it was open here. The next request opens it again."""
     request.app.state.store = request.app.state.client.store(STORE)
     return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
 

@@ -39,7 +39,8 @@ def closure(name: str, extras: frozenset[str] = frozenset()) -> set[tuple[str, f
 
 
 def needs(name: str) -> list[str]:
-    """What a distribution requires. For our own, pyproject.toml says it: it may be installed from an older one."""
+    """The requirements of a distribution. Those of the project come from pyproject.toml, because an older one may be
+    installed."""
     if name != NAME:
         return distribution(name).requires or []
     optional = PROJECT["optional-dependencies"].items()

@@ -53,7 +53,7 @@ def _cell(text: str) -> str:
 
 
 def commands_page() -> str:
-    """Every command with its arguments and options, as `--help` has them."""
+    """The commands with their arguments and options, as `--help` has them."""
     import typer.main
 
     from streamkit.cli.app import app
@@ -110,7 +110,7 @@ def _parameters(command: Any) -> Iterator[str]:
 
 
 def routes_page() -> str:
-    """Every route of the server, from its OpenAPI document."""
+    """The routes of the server, from its OpenAPI document."""
     from streamkit.serve import app
     from streamkit.serve.openapi import document
 
@@ -152,7 +152,7 @@ def urls_page() -> str:
 
 
 def errors_page(table: dict[str, dict[str, str]]) -> str:
-    """Every error with its remedy, and the refusals of the server."""
+    """The errors with their remedies, and the refusals of the server."""
     from streamkit import errors
     from streamkit.serve.problems import CODES, ERRORS
 

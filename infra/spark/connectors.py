@@ -24,7 +24,7 @@ ATTEMPTS = 3
 
 
 def installed() -> bool:
-    """True if the folder holds what the list names."""
+    """True if the folder has all files of the list."""
     try:
         return (FOLDER / "list").read_text() == sha256(WANTED.read_bytes()).hexdigest()
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """SystemExit with what Ivy said if they cannot be had."""
+    """SystemExit with Ivy's output if they cannot be fetched."""
     with WANTED.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may start at once
         if installed():
