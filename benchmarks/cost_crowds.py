@@ -21,7 +21,7 @@ _FAIR = (64, 30.0)
 """Writers, each a process, and seconds."""
 
 Run = Callable[[Service, int, int, int, float, float], tuple[Result, Sequence[int]]]
-"""A function of (service, processes, writers, seed, seconds, most requests): the result, and the appends of each writer."""
+"""A function of (service, processes, writers, seed, seconds, most requests): the result, and each writer's appends."""
 
 
 def crowds(services: Sequence[Service], run: Run) -> str:

@@ -214,7 +214,7 @@ def spark(bench: Bench) -> None:
 
 
 def stream(bench: Bench) -> None:
-    """Stream from one store into another, which syncs, with TRIGGER rows a trigger. The first trigger does not count."""
+    """Stream from one store into another, which syncs, TRIGGER rows a trigger. The first trigger does not count."""
     running = started()
     rates, most = [], 0
     for _ in range(TIMES):

@@ -49,7 +49,7 @@ def bounds_of(
 
 
 def check_type(value: Any, kind: Any, what: str, *, optional: bool = False) -> None:
-    """TypeError unless `value` is of `kind`, or is None and `optional`. `what` says what it is, for the error.
+    """TypeError unless `value` is of `kind`, or is None and `optional`. `what` names the argument in the error.
 
     A bool is no int.
     """

@@ -154,7 +154,7 @@ class Grant(NamedTuple):
 
 
 class Backend(Protocol):
-    """One store. Safe to share between threads. Opening it does no I/O; a store that nobody wrote to reads empty.
+    """One store. Safe to share between threads. Opening it does no I/O; an empty store reads as empty.
 
     A call that a signal handler or a finalizer makes while its own thread is in the middle of another one works, or
     raises `streamkit.reentry.Reentered`; it never waits for itself. The engine protects calls that it makes for such a

@@ -90,7 +90,7 @@ class SequenceMismatch(PermanentError):
 
 
 class TransactionIdMismatch(PermanentError):
-    """The idempotency key was used before, with other content. `statuses`, by segment, is what that call was given."""
+    """The idempotency key was used before, with other content. `statuses` is the first call's result, by segment."""
 
     def __init__(self, message: str, statuses: Mapping[str, SegmentStatus]) -> None:
         super().__init__(message)

@@ -27,5 +27,5 @@ class Handle:
         return self.shared.look_up(space, segments)
 
     def space(self, space: str) -> Space | None:
-        """The space, opened if it is not yet; None if nobody created it."""
+        """The space, opened if it is not yet; None if it does not exist."""
         return self.look_up(space)[0]

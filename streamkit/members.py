@@ -210,7 +210,7 @@ class Members:
                 self._ended.add(name)
 
     def _tidy(self) -> None:
-        """Note the members that have ended, and trim what nobody reads any more."""
+        """Note the members that have ended, and trim entries that are no longer read."""
         self.list()
         for _ in range(_ATTEMPTS):
             with self._lock:

@@ -1,4 +1,4 @@
-"""An entry's metadata: a dict that nobody can change, as readers share it."""
+"""An entry's metadata: an immutable dict, because readers share it."""
 
 from __future__ import annotations
 

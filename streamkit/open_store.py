@@ -1,4 +1,4 @@
-"""A store as a client has it open: what all handles of it share."""
+"""An open store of a client: the state that all its handles share."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class OpenStore:
         self.spaces.clear()
 
     def _confirmed(self, space: str) -> Space | None:
-        """The space as it was known before the store rested, if nobody has deleted it since."""
+        """The space as it was known before the store rested, if it was not deleted since."""
         found = self._resting.get(space)
         if found is not None:
             try:

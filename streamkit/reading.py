@@ -1,4 +1,4 @@
-"""Reading for callers: entries of batches, up to a limit, for as long as the store is open."""
+"""Reading for callers: entries of batches, up to a limit, while the store is open."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def visible(text: str) -> str:
 
 
 def json_escaped(line: bytes) -> bytes:
-    """A line of valid JSON as another that says the same, with what a terminal would interpret as \\uXXXX."""
+    """An equivalent line of valid JSON, in which the characters that a terminal interprets are \\uXXXX."""
     if line.isascii() and b"\x7f" not in line:
         return line
     return _pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()

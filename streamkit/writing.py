@@ -1,4 +1,4 @@
-"""Writing: what callers hand in becomes parts of a request, and the space's committer commits it."""
+"""Writing: the callers' records become parts of a request, and the space's committer commits it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def foreign(where: str, *, writing: bool = False) -> Iterator[None]:
 
 
 def mapped(error: Exception, where: str, handled: BaseException | None = None, *, writing: bool) -> StreamkitError:
-    """The error to raise instead. With `writing`, what may have been applied is Ambiguous.
+    """The error to raise instead. With `writing`, an error whose write may have been applied is Ambiguous.
 
     `handled`: the exception that was being handled when the call began. A caller that tries again in an `except` clause
     makes the earlier failure the context of this one; it says nothing about this one.
@@ -99,7 +99,7 @@ def _refused(error: HttpResponseError, where: str, status: int, writing: bool) -
     if status in (401, 403):
         hint = _ACCESS.get(code, "check the credentials and permissions")
         return AccessDenied(f"{answer}: {hint}{_skew(error)}")
-    # What timed out there may have been done.
+    # A write that timed out there may have been applied.
     if status == 429 or (status == 503 and (code == "ServerBusy" or (code == "OperationTimedOut" and not writing))):
         return Throttled(f"{answer}: over the limits of the account or the partition")
     if isinstance(error, RequestTooLargeError):

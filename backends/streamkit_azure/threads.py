@@ -1,4 +1,5 @@
-"""Requests at the same time. What runs here starts nothing here, so that no thread waits for another."""
+"""Requests at the same time. A request in these threads starts no other one in them, so that no thread waits for
+another."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ _cached: OrderedDict[tuple[str, int], OpenFile] = OrderedDict()
 def cached_file(path: str, owner: int = 0) -> OpenFile:
     """A file that is only read. FileNotFoundError if it is gone.
 
-    `owner`: as long as it reads, the name is not given to another file. 0: it never is.
+    `owner`: the name is not given to another file while this file is read. 0: it never is.
     """
     key = path, owner
     file = _cached.get(key)
@@ -212,7 +212,7 @@ def make_directory(path: str, mode: int = 0) -> None:
 
 
 def _set_mode(file: int | str, mode: int) -> None:
-    """Set the mode, whatever the umask is. Some file systems have one mode for all files, which the mount sets."""
+    """Set the mode, with any umask. Some file systems have one mode for all files, which the mount sets."""
     if os.stat(file).st_mode & 0o7777 != mode:
         with contextlib.suppress(OSError):
             os.chmod(file, mode)

@@ -145,7 +145,7 @@ class Head:
         self._map.flush()
 
     def release(self) -> None:
-        """Close the map now; nobody may use it any more."""
+        """Close the map now. It must not be used after that."""
         for view in (self.words, self._all, self._view):
             with contextlib.suppress(BufferError):
                 view.release()

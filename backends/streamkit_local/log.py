@@ -340,7 +340,7 @@ class PartitionLog:
                             unlink(row_path(self.path, before.file))
                     return etag_of(self.state.rows[key], self.reader.identity)
                 finally:
-                    # Who is interrupted may have published it, or left a record that a power cut makes known.
+                    # An interrupted writer may have published it, or left a record that is found after a power cut.
                     unnamed = not self.words[DIRTY] and (not end or self.words[END] == end)
                     self._unlock()
         except OSError as error:
@@ -433,7 +433,7 @@ class PartitionLog:
         sync_log(self.head, file, self.state.base, self.state.end)
 
     def update(self, key: bytes, work: Callable[[bytes | None], tuple[bytes | None, T]], *, durable: bool) -> T:
-        """Replace a small row by what `work` makes of it, None: leave it. What else `work` gives is returned."""
+        """Replace a small row by the first result of `work`; None leaves it. Returns the second result."""
         with self.mutex():
             try:
                 self._lock()

@@ -102,7 +102,7 @@ def mark_log_deleted(path: str, timeout: float) -> None:
                 raise damage(head.name, "is cut short")
             _, base = struct.unpack("=QQ", words)
             file = OpenFile(os.open(os.path.join(path, log_name(unseal(base))), os.O_RDWR))
-            lock_file(file.fd, timeout, path)  # nobody is about to publish an end of his own
+            lock_file(file.fd, timeout, path)  # no writer is about to publish its own end
             head.seek(HEAD_WORDS)
             if head.read(16)[8:] == base.to_bytes(8, sys.byteorder):
                 os.pwrite(head.fileno(), DELETED.to_bytes(8, sys.byteorder), HEAD_WORDS)

@@ -295,7 +295,7 @@ class Reader:
     def _fill(
         self, state: State, view: View, rows: list[Row], number: int, position: int, key: bytes, limit: int, room: int
     ) -> bool:
-        """Add rows of the log from a position on, as long as they are below `key`; whether there may be more."""
+        """Add rows of the log from a position on, up to `key`. Returns True if there may be more."""
         seed, unpack, make, add = self.seed, FIELDS.unpack_from, tuple.__new__, rows.append
         files, dropped = view
         chunk = _FIRST

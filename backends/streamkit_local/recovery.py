@@ -1,4 +1,4 @@
-"""Finding the end of a log when nobody knows it: after the machine was started, and in a copy of a store."""
+"""Finding the end of a log that no head gives: after a start of the machine, and in a copy of a store."""
 
 from __future__ import annotations
 

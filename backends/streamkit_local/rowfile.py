@@ -25,7 +25,8 @@ def row_path(path: str, name: int) -> str:
 
 
 def write_row(path: str, key: bytes, value: bytes, seed: int) -> tuple[int, OpenFile]:
-    """Make such a file durable; its name, and the file. While that is open, nobody takes it for left behind."""
+    """Write a row's file, and make it durable. Returns its name, and the open file. While it is open, no process
+    removes it as left behind."""
     name, file = _begin(path)
     final = row_path(path, name)
     try:
@@ -57,7 +58,7 @@ def _begin(path: str) -> tuple[int, OpenFile]:
 
 
 def remove_orphans(path: str, rows: Collection[int], names: Collection[str]) -> None:
-    """Remove files that no row names, and nobody is about to name. The partition's lock is held."""
+    """Remove files that no row names, now or soon. The caller holds the partition's lock."""
     for name in names:
         match = _NAME.fullmatch(name)
         if match is None or (int(match[1], 16) in rows and not match[2]):

@@ -39,8 +39,7 @@ def register(user: User) -> None:
 def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) -> OpenStore | None:
     """The open store, to be given back to `leave`; if it is made, with the permissions `mode`.
 
-    None if it does not exist and is not to be made (`create`). PermanentError if the system does not tell what this
-    start of it is called.
+    None if it does not exist and is not to be made (`create`). PermanentError if the system gives no id of its start.
     """
     path = os.path.realpath(os.path.join(root, str(store)))
     with _lock():

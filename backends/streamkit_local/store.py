@@ -101,7 +101,7 @@ class OpenStore:
             raise system_fault(error, path) from error
 
     def discard(self, partition: bytes) -> None:
-        """Remove the directory of a partition, whatever is in it. Processes that have it open get StoreClosed."""
+        """Remove the directory of a partition with all its content. Processes that have it open get StoreClosed."""
         path = os.path.join(self.place.path, directory_of(partition))
         hidden = draft_in(self.place.path)
         try:
@@ -143,6 +143,7 @@ def mark_deleted(path: str, timeout: float) -> None:
     """Mark all partitions of a store as deleted for processes that have them open. Its directory has moved already."""
     for name in os.listdir(path):
         if name.startswith(DRAFT):
-            continue  # of a process that was killed as it made a partition: nobody has it open, and it may be cut short
+            # of a process that was killed while it made a partition: no process has it open, and it may be incomplete
+            continue
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, CorruptData):
             mark_log_deleted(os.path.join(path, name), timeout)

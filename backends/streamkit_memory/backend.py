@@ -123,7 +123,7 @@ class MemoryBackend:
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         _check_address(partition, keys)
         self._request()
-        # Backwards, because nobody may rely on an order; and one by one, so that others get in between.
+        # Backwards, because no caller may rely on an order; and one by one, so that others get in between.
         for key in reversed(keys):
             with self._service.lock():
                 self._rows(partition).delete(key)
@@ -188,7 +188,7 @@ class MemoryBackend:
             self._requests["bytes_written"] += written
 
     def _rows(self, partition: bytes) -> Rows:
-        """Return the partition's rows. A look at a store that nobody wrote to does not create it."""
+        """Return the partition's rows. A look at an empty store does not create it."""
         if not self._limits.remote and self._service.deleted[self._store] > self._deleted:
             raise StoreClosed(f"the store {self._store} was deleted: open it again to start with an empty store")
         rows = self._service.stores.get(self._store, {}).get(partition)

@@ -1,4 +1,4 @@
-"""The driver: one name, the stores under it, and what their requests cost."""
+"""The driver: one name, the stores under it, and the latency of their requests."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class MemoryDriver:
     """The stores under one name; without a name they belong to this driver alone.
 
     With `remote` it behaves as a network service does, see `streamkit.backend.Limits`. `latency` is in seconds, spent
-    by `sleep` before every request; `clock` is what leases are judged by.
-    Drivers of one name share their stores, so give them the same clock.
+    by `sleep` before every request; `clock` measures leases. Drivers of one name share their stores, so give them the
+    same clock.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ class S3Backend:
         found = 0
         for item in listed:
             key = decode(item.name[len(folder) :])
-            # What streamkit did not write is left alone.
+            # Objects that streamkit did not write are left alone.
             if key is not None:
                 yield _Entry(key, item)
                 found += 1

@@ -179,7 +179,7 @@ class Connection:
                 failures.append(error)
         for failure in failures:
             if isinstance(failure, Ambiguous):
-                raise failure  # what may still be applied is not hidden behind what will not be
+                raise failure  # a write that may still be applied is not hidden by one that will not be
         if failures:
             raise failures[0]
         return results

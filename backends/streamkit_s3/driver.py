@@ -47,7 +47,7 @@ class S3Driver:
 
     def _stores(self) -> Iterator[UUID]:
         folders = filter(None, map(_store, self._bucket.folders(self._root)))
-        # A folder that is named by a UUID may be anybody's: the marker tells.
+        # A folder with the name of a UUID may belong to another program: the marker tells.
         for store, marker in self._connection.each(self._look, folders):
             if marker:
                 yield store

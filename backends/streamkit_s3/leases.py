@@ -24,7 +24,7 @@ class _Lease(msgspec.Struct, frozen=True):
 
     token: int
     holder: str
-    """The holder; "" for nobody."""
+    """The holder; "" if there is none."""
     ttl: float
     """Seconds from the object's Last-Modified."""
     write: str

@@ -73,7 +73,7 @@ class Marker:
             look.result()
         except StreamkitError as error:
             known.look = None
-            # The block could read; whatever else is wrong with the marker is for the first write to say.
+            # The block could read. The first write reports other faults of the marker.
             if isinstance(error, UnsupportedVersion | CorruptData):
                 raise
 

@@ -44,7 +44,7 @@ def client_of_sdk(target: Target, timeout: float, counts: Counts) -> Any:
     config = Config(
         connect_timeout=connect_seconds(timeout),
         read_timeout=read_seconds(timeout),
-        # A lost answer must be seen by the engine, which can tell what happened; the SDK cannot.
+        # The engine must see a lost answer, because it can find the outcome. The SDK cannot.
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=_CONNECTIONS,
         tcp_keepalive=True,
@@ -56,7 +56,7 @@ def client_of_sdk(target: Target, timeout: float, counts: Counts) -> Any:
     try:
         session = get_session()
         session.register_component("data_loader", _models(session.get_config_variable("data_path")))
-        # Timestamps stay text: parsing a thousand that nobody reads is half of the work of a list.
+        # Timestamps stay text: parsing a thousand unused ones is half of the work of a list.
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
         client = Session(botocore_session=session, region_name=target.region).client(
             "s3", endpoint_url=target.endpoint, config=config

@@ -81,7 +81,7 @@ class AsyncClient:
         return items(self._calls, iter(found()))
 
     async def delete_store(self, store_id: UUID | str) -> None:
-        """Delete all of a store. One that does not exist is fine. Nobody may be writing to it."""
+        """Delete all of a store. A missing store is no error. Stop its writers first."""
         await self._calls.call(self._sync.delete_store, store_id)
 
     async def close(self) -> None:

@@ -136,7 +136,8 @@ class Watch:
         if look is None or (look.ended.done() and (look.failed or now - look.begun >= timer.pause / 2)):
             self._looks = {space: other for space, other in self._looks.items() if not other.ended.done()}
             ended = asyncio.wrap_future(self._calls.submit(timer.refresh))
-            ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits any more
+            # if no coroutine waits any more
+            ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             look = self._looks[timer.space] = _Look(now, ended)
         await asyncio.wait([look.ended])
         if look.failed:

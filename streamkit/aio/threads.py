@@ -75,7 +75,7 @@ class Threads:
             try:  # noqa: SIM105  (it is dearer than all that is around it)
                 loop.call_soon_threadsafe(callback)
             except RuntimeError:
-                pass  # closed in this moment: nobody waits any more
+                pass  # closed in this moment: no coroutine waits any more
 
     def close(self) -> None:
         """End the threads. Call it when they have no work left."""

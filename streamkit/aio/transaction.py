@@ -137,7 +137,7 @@ class AsyncTransaction:
 
 
 def as_given(records: Iterable[Record]) -> Iterable[Record]:
-    """The records, read to their end. What is no collection of records stays as it is, for the check to refuse."""
+    """The records, read to their end. Another value stays as it is, and the check refuses it."""
     return records if isinstance(records, (Record, bytes, str, Mapping)) else list(records)
 
 

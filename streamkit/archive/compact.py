@@ -1,4 +1,4 @@
-"""Small files become large ones, sorted as every file is; old files go when nobody reads them.
+"""Compaction: small files become large ones, sorted as every file is. Old files are removed when no reader needs them.
 
 Neighbours of one partition are brought together. If the result is still small, it shares a file with other partitions,
 so a space of many partitions has few files, too.

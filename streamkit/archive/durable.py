@@ -29,7 +29,8 @@ _NAME = re.compile(r"\d{20}\..+")
 _STAGE = ".streamkit-"
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\")
 _ABOVE = 4
-"""Directories up from a table's log that are made for archives: the table, the store, the root, and what holds it."""
+"""Directories up from a table's log that are made for archives: the table, the store, the root, and the directory above
+it."""
 _STALE = 3600.0
 
 

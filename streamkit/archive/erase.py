@@ -174,7 +174,7 @@ def _holds(archive: Archive, path: str, spans: Spans) -> bool:
 
 
 def _groups_with(source: Any, path: str, spans: Spans) -> Iterator[int]:
-    """The row groups that may have rows of the segments; what other engines say of theirs is not relied on."""
+    """The row groups that may have rows of the segments. Statistics of other engines do not count."""
     metadata, names = source.metadata, sorted(spans)
     columns = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     for group in range(metadata.num_row_groups):

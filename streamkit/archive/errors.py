@@ -54,7 +54,7 @@ _SERVICE = (
 
 
 class Damaged(ArchiveUnreadable, CorruptData):
-    """A part of the table is missing or cannot be read. Nobody has changed the rest."""
+    """A part of the table is missing or cannot be read. The rest is unchanged."""
 
 
 class Elsewhere(ArchiveUnreadable, PermanentError):

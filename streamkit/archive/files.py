@@ -107,7 +107,7 @@ class TableFiles:
     def path_of(self, path: str) -> str:
         """A file's path as the table's log has it, as one below the table. CorruptData for one that leads elsewhere."""
         found = plain = unquote(path)
-        while (further := unquote(plain)) != plain:  # nobody else may read more into it
+        while (further := unquote(plain)) != plain:  # no other thread may read more into it
             plain = further
         parts = plain.replace("\\", "/").split("/")
         if not {"", ".", ".."}.isdisjoint(parts) or parts[0].endswith(":") or "\0" in plain:

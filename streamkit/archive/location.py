@@ -28,8 +28,8 @@ _ESCAPE = re.compile(r"~([0-9A-F]{2})")
 def path_name(space: str) -> str:
     """`space` as one path component of ASCII: `~` and two hex digits for each other byte.
 
-    Not `%`, which URLs are decoded by, and nothing hidden (a leading dot or underscore). What would become too long
-    for a file system is cut, and a hash says the rest; the table's properties hold the name.
+    Not `%`, which URLs are decoded by, and nothing hidden (a leading dot or underscore). A name that is too long for a
+    file system is cut, and a hash says the rest; the table's properties hold the name.
     """
     text = "".join(chr(byte) if byte in _SAFE else f"~{byte:02X}" for byte in space.encode())
     if text[0] in "._":
@@ -47,7 +47,7 @@ def space_name(path: str) -> str | None:
 
 
 class ArchiveLocation(NamedTuple):
-    """A root for archives, as the URL of a directory, and what deltalake must know to open it (credentials)."""
+    """A root for archives, as the URL of a directory, and deltalake's options to open it (credentials)."""
 
     root: str
     options: dict[str, str]

@@ -18,4 +18,4 @@ class LostLog:
         self.log = self
 
     def look_again(self) -> None:
-        """Nobody trims a lost log."""
+        """No floor, because a lost log is not trimmed."""

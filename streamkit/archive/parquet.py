@@ -1,4 +1,4 @@
-"""Sorted rows as a Parquet file of the table: how they are encoded, and in what row groups."""
+"""Sorted rows as a Parquet file of the table: the encoding, and the row groups."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def plan_archive(partitions: Sequence[Partition], lease: Lease, archive: Archive
         for partition in partitions:
             if partition.head.floor.number > table.archived(state, partition.partition) + 1:
                 # The next transactions do not follow on the archived ones. Another engine may put both into one file,
-                # and nobody could tell then whether rows were deleted. (A file of several partitions stays.)
+                # and deleted rows could not be noticed then. (A file of several partitions stays.)
                 lease.check()
                 trim_archive(archive, partition)
                 state = table.state() or state

@@ -1,4 +1,4 @@
-"""One version of a space's table: its files, and what each of them holds."""
+"""One version of a space's table: its files, and the content of each."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def do_task(store: Store, task: Task) -> Wrote | Rewritten:
 
 
 def discard_files(store: Store, space: str, done: Wrote | Rewritten) -> None:
-    """Delete the files that a task has written, and that nobody will commit."""
+    """Delete the files of a task that will not be committed."""
     from ..store import inner
 
     files = [file for file, _ in done.files if file is not None] if isinstance(done, Wrote) else done.new

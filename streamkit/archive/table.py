@@ -51,7 +51,7 @@ _SETTINGS = "streamkit.settings"
 _INCARNATION = "streamkit.incarnation"
 """The property with the space's incarnation; tables of earlier releases lack it."""
 _CHECKED = "streamkit/checked"
-"""The application transaction of the version up to which nobody else has changed rows."""
+"""The application transaction of the version up to which no other engine has changed rows."""
 _READABLE = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Features of Delta that a table may have. Without a deletion vector, none of them changes the rows of a file."""
 _INTERVAL = 10
@@ -115,7 +115,7 @@ class Table(TableFiles):
         self._lock = threading.RLock()
         self._measured: OrderedDict[str, tuple[File, ...]] = OrderedDict()
         self._checked = -1
-        """The version up to which this process knows that nobody else has changed rows."""
+        """The version up to which no other engine has changed rows, as far as this process knows."""
         self._state: LogState | None = None
         self._looked = 0.0
         """The time of the latest look, in seconds since the epoch."""
@@ -228,7 +228,7 @@ class Table(TableFiles):
     def _check_history(self, state: LogState, paths: set[str]) -> None:
         """CorruptData if something else than streamkit has changed rows, not only their place."""
         if all(map(is_own_name, paths)):
-            # Whole files are counted; nobody else has written any.
+            # Whole files are counted, because no other engine has written any.
             return
         from .history import check
 
@@ -413,7 +413,7 @@ class Table(TableFiles):
             return False
 
     def _verified(self, state: LogState) -> Any:
-        """The mark that says that nobody has changed rows up to the version of `state`. CorruptData if one has."""
+        """The mark that no other engine has changed rows up to the version of `state`. CorruptData if one has."""
         from deltalake import Transaction
 
         try:

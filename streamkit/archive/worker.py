@@ -29,7 +29,7 @@ def main() -> None:
                 write.write(msgspec.json.encode(answer) + b"\n")
                 write.flush()
             except OSError:
-                # The process that gave the task out is gone: nobody will commit these.
+                # The process that gave the task out is gone, so these files will not be committed.
                 if not isinstance(answer, str):
                     discard_files(store, task.space, answer)
                 return

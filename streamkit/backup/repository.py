@@ -186,7 +186,7 @@ class Repository:
             self._progress(1, len(data))
 
     def _put(self, partition: bytes, key: bytes, data: bytes, expect: Expect) -> None:
-        """Again is fine: nobody else writes a row with this key."""
+        """A repetition is fine, because only this process writes a row with this key."""
         value = seal_row(partition, key, data)
         for _ in range(_TRIES):
             try:

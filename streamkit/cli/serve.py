@@ -149,7 +149,7 @@ def console(
 
     # The server raises the signal again at its end; otherwise the folder below would stay.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with tempfile.TemporaryDirectory(prefix="streamkit-console-") as folder:  # nobody else may read in it
+    with tempfile.TemporaryDirectory(prefix="streamkit-console-") as folder:  # no other user may read it
         keys = KeyFile(Path(folder) / "keys.json")
         keys.create(["admin"], name="streamkit console")
         options = Options(url=resolved_url(url), port=port, store=own, keys=str(keys.path), code=code)

@@ -1,4 +1,4 @@
-"""verify, repair, maintain: whether a store is whole, and what keeps it so."""
+"""verify, repair, maintain: the checks and the upkeep of a store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def verify(
 def repair(
     space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
 ) -> None:
-    """Build the index again from log and archive, which are never touched. Nobody may write or archive meanwhile."""
+    """Build the index again from log and archive, which are never touched. Stop writers and archivers first."""
     with open_store(url, store, archive) as opened:
         rows = opened.repair(space)
         if not rows:

@@ -123,7 +123,7 @@ class MsgpackCodec(_MsgspecCodec[T]):
 
 
 class PydanticCodec(Generic[T]):
-    """JSON by pydantic, which has to be installed: models, and whatever a TypeAdapter takes."""
+    """JSON by pydantic, which has to be installed: models, and every type that a TypeAdapter takes."""
 
     def __init__(self, type: Any = Any) -> None:
         try:

@@ -264,7 +264,7 @@ class Repository(Generic[A]):
                 return
         try:
             kept = _Kept(aggregate)
-        except Exception:  # it holds what cannot be copied, as a lock: it is loaded each time
+        except Exception:  # it holds a value that cannot be copied, such as a lock: it is loaded each time
             return
         with self._lock:
             self._cache[aggregate.id] = kept
@@ -436,7 +436,7 @@ class Repository(Generic[A]):
     # -- snapshots ----------------------------------------------------------------------------------------------
 
     def snapshot(self, id: str) -> None:
-        """Write the state of one now, whatever `snapshot_every` says."""
+        """Write a snapshot of an aggregate now, also if `snapshot_every` is 0."""
         aggregate = self.load(id)
         if aggregate.version:
             self._write_snapshot(aggregate)
@@ -445,7 +445,7 @@ class Repository(Generic[A]):
         """A snapshot only saves work, so a failure to write it is no error of `save`."""
         try:
             self._write_snapshot(self.load(aggregate.id) if self._outdated(aggregate) else aggregate)
-        except Exception as error:  # whatever its state, or its __getstate__, makes of that
+        except Exception as error:  # also errors of its state, or of its __getstate__
             if not self._warned:
                 self._warned = True
                 warn("no snapshot of %s %r: %s", type(aggregate).__name__, aggregate.id, error)
@@ -531,7 +531,7 @@ def _key(id: str, key: str | None) -> str | None:
 
 
 class _Kept:
-    """The attributes of an aggregate, so that nobody can change them."""
+    """A copy of an aggregate's attributes, which later changes do not reach."""
 
     def __init__(self, aggregate: Aggregate) -> None:
         self.version = aggregate.version

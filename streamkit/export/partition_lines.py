@@ -27,8 +27,8 @@ __all__ = ["PartitionLines", "Reached", "partition_line"]
 
 
 def partition_line(partition: Partition, until: int | None, end: int | None = None) -> PartitionLine:
-    """The first line of a partition. `until`: only transactions up to this timestamp (ms) count. `end`: the log ends
-    there, whatever was written since."""
+    """The first line of a partition. `until`: only transactions up to this timestamp (ms) count. `end`: the end of the
+    log for this export."""
     last = partition.refresh()
     floor = partition.ask(floor_of)
     if end is None:

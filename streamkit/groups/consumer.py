@@ -1,4 +1,4 @@
-"""A consumer of a group: receives deliveries, and says what became of them."""
+"""A consumer of a group: it receives deliveries, and settles them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Consumer:
         self._helped = self._core.clock.monotonic()
         self._held: dict[Key, Delivery] = {}
         self._sole: Delivery | None = None
-        """Claimed when there was no other one, on what may be its last attempt; None once others came."""
+        """The only delivery, claimed on its possible last attempt; None once others came."""
         self._receiving = threading.RLock()
         """Held while a claim is made, from the count of held deliveries to their increase."""
         self._acked: dict[Key, None] = {}
@@ -557,7 +557,7 @@ class Consumer:
         self._failed_together = together and not give_back
         if core.settings.mode == "exclusive":
             lanes.setdefault(0, [])
-        # Of several nobody knows which one the message is about: it may quote another one, which is erased one day.
+        # The message of several deliveries may quote any of them, and that one may be erased later.
         failure = f"{type(error).__name__} (of several together)" if error and together else failure_text(error)
         for number, deliveries in lanes.items():
             hand_back = partial(self._hand_back, deliveries, ahead, give_back, failure, together)

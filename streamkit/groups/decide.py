@@ -321,7 +321,7 @@ def give_up(
     together: bool = False,
 ) -> tuple[list[LaneEvent], list[int]]:
     """Return the events of a nack of the pending `tickets`, and the other deliveries that end with them. In key_shared
-    these are the same consumer's later deliveries of the same key. `together`: nobody knows which of the consumer's
+    these are the same consumer's later deliveries of the same key. `together`: it is unknown which of the consumer's
     entries failed, so none becomes a dead letter."""
     waits: list[tuple[int, int]] = []
     dead: dict[str, list[int]] = {}

@@ -1,4 +1,4 @@
-"""A group: consumers that share the entries of a space, and what became of them."""
+"""A group: consumers share the entries of a space, and the group keeps the outcomes."""
 
 from __future__ import annotations
 

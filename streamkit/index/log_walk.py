@@ -1,6 +1,6 @@
 """A walk over a partition's log and archive: it collects their content and their faults.
 
-It looks at the rows themselves, whatever state they are in, and relies on nothing that was learned before.
+It looks at the rows themselves, damaged or not, and uses no state of an open partition.
 """
 
 from __future__ import annotations

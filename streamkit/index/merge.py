@@ -142,9 +142,10 @@ class MergeStep(msgspec.Struct, frozen=True):
     finished: bool
 
     def apply(self, manifest: Manifest, etag: str = "") -> Manifest | None:
-        """`manifest`, which may be newer than that of the step, after it. None if another process has taken the step.
+        """The manifest after the step. `manifest` may be newer than that of the step. None if another process has taken
+        it.
 
-        `etag` is what the put of `data` returned.
+        `etag` is the result of the put of `data`.
         """
         files = self.merge.files
         if self.file is not None:

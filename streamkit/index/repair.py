@@ -1,7 +1,7 @@
 """Repair: builds a space's index again, from its log and its archive.
 
 Repair relies on the log, and on the archive for transactions that have left the log. Some facts about those are in the
-index alone. Repair takes them from the readable parts of the old index. Nobody may write to the space meanwhile.
+index alone. Repair takes them from the readable parts of the old index. Writers of the space must be stopped first.
 """
 
 from __future__ import annotations

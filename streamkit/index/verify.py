@@ -184,9 +184,7 @@ def examine(partition: Partition, progress: Progress | None = None) -> LogWalk:
 
 
 def _examine(partition: Partition, progress: Progress | None) -> LogWalk:
-    """The index is read between two walks over the log: whatever was written meanwhile is in the log before it is in
-    the index.
-    """
+    """Read the index between two walks over the log, because a transaction is in the log before it is in the index."""
     log = LogWalk(partition)
     there = log.read_head()
     log.released = log.head.released

@@ -151,7 +151,7 @@ class Committer:
         self._mutex = threading.RLock()
         """Guards the queue and the leader; never held during I/O."""
         self._leader = Request(())
-        """Leads while it is alive; then anybody may."""
+        """The request that leads while it is alive. Then any other may lead."""
         self._flight: Flight | None = None
         """The transaction whose outcome is not known yet. Only the leading thread touches it."""
         self._submitted = False
@@ -207,7 +207,7 @@ class Committer:
             request.wake()
 
     def drive(self) -> None:
-        """Commit one transaction for requests that have no thread, if nobody leads.
+        """Commit one transaction for requests that have no thread, if no thread leads.
 
         Only one, so that a busy partition shares its threads with others: if more requests are queued, the first one
         is woken, and some thread drives again. The requests' own errors are not raised. A foreign exception (a fault
@@ -227,7 +227,7 @@ class Committer:
         try:
             self.keep_index()
         except Exception as error:
-            # Nobody's request failed.
+            # No request failed.
             space = self.partition.space
             warn("space %r: the index could not be brought forward: %s", space, error, space=space)
 
@@ -279,7 +279,7 @@ class Committer:
         return True
 
     def _lead(self, request: Request) -> bool:
-        """Lead for `request`, if nobody does."""
+        """Lead for `request`, if no thread leads."""
         with self._mutex:
             leader = self._leader
             # As in `_join`.

@@ -141,7 +141,7 @@ class Inbox:
             return False
         self._pace.observe(lost > 0)
         if plan.given_up or any(request.void is not None or request.control is not None for request in plan.ready):
-            return False  # nobody else can write it
+            return False  # no other process can write it
         if self._unsettled is not None:
             return self._lead(plan, more)
         if lead and (lead in (self._node, self._candidacy) or any(request.id == lead for request in plan.ready)):

@@ -1,4 +1,4 @@
-"""Removing messages from an inbox: those that nobody commits any more, and those with entries to be erased."""
+"""Removing messages from an inbox: those that can no longer be committed, and those with entries to be erased."""
 
 from __future__ import annotations
 

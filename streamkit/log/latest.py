@@ -1,4 +1,4 @@
-"""The last entries of segments that were peeked at: a cache that holds a few megabytes, whatever is in them."""
+"""The last entries of segments that were peeked at: a cache of a few megabytes."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _first_not_below(partition: Partition, timestamp: int, last: int, removed: i
 
 
 def _after_removed(partition: Partition, number: int) -> int:
-    """The first transaction that is kept, as `number` is not there. CorruptData if nobody has removed it."""
+    """The first remaining transaction, if `number` is missing. CorruptData if it was not removed."""
     if partition.archived_since(number):
         return partition.head.archived + 1
     if partition.trimmed_since(number):

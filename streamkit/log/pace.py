@@ -78,7 +78,7 @@ class Pace:
         self._number, self._told = number, lead.told
 
     def is_old(self) -> bool:
-        """True if nobody has led for so long that the named lead no longer matters."""
+        """True if there was no lead for so long that the named one no longer matters."""
         return self._partition.clock.monotonic() - self._led > self._oldest()
 
     def _oldest(self) -> float:
@@ -93,7 +93,7 @@ class Pace:
         waiting = self._partition.answers.lead.waiting
         # Among many, about one takes over in each round, and the first one ends it for all.
         patience = (_STANDS * self.between() + self._lot * max(2, waiting) * self.round) * (1 << self._vain)
-        # Nobody else may be left.
+        # No other process may be left.
         return self._led + min(patience, self._oldest()) - self._partition.clock.monotonic()
 
     def draw(self) -> None:

@@ -366,7 +366,7 @@ class Partition:
         )
 
     def use_packs(self, packs: Packs) -> None:
-        """Read packed transactions from `packs`, whatever the head names. Verify and repair need this."""
+        """Read packed transactions from `packs`, and not from those of the head. Verify and repair need this."""
         self.packs = packs
 
     def confirmed_head(self) -> Head:

@@ -58,7 +58,8 @@ class Plan:
         self.voids: list[bytes] = []
         """Ids that the transaction settles without a frame."""
         self.given_up: list[tuple[Request, StreamkitError]] = []
-        """Posted requests that are refused now but could fit later. Each fails once nobody can commit it any more."""
+        """Posted requests that are refused now but could fit later. Each fails once no process can commit it any
+        more."""
         self.new_fences: dict[str, int] = {}
         self._ids: set[bytes] = set()
         self._last: dict[str, int] = {}

@@ -29,7 +29,7 @@ def upkeep_owner(header: Header) -> bytes | None:
 
 
 def replay_answers(partition: Partition, requests: Sequence[Request]) -> None:
-    """Read the answers to posted requests that the log got while nobody listened here, once for all of them.
+    """Read the answers to posted requests that came while this process did not listen, once for all of them.
     Unavailable if they have left the log."""
     since = partition.answers.since
     behind = {request.id: request for request in requests if request.id is not None and _is_behind(request, since)}

@@ -115,7 +115,7 @@ class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyUse(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An idempotency key that the transaction answers: digests of key and content, and what each segment got."""
+    """An idempotency key that the transaction answers: digests of key and content, and the result for each segment."""
 
     key: bytes
     content: bytes

@@ -93,7 +93,7 @@ class Request:
 
     @property
     def abandoned(self) -> bool:
-        """Nobody waits for it any more."""
+        """True if no caller waits for the request any more."""
         return not self.alive.locked()
 
     def board(self, id: bytes, number: int) -> bool:

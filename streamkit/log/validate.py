@@ -34,7 +34,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
     batch = list(records)
     if len(batch) == 1 and type(record := batch[0]) is Record and record.metadata is None and record.sequence is None:
         payload = record.payload
-        if type(payload) is bytes and len(payload) <= most_bytes:  # what small commits are made of, looked at once
+        if type(payload) is bytes and len(payload) <= most_bytes:  # the parts of small commits, checked together
             return [payload], None, expected_sequence, len(payload)
     if list(map(type, batch)).count(Record) < len(batch):
         wrong = next(kind for kind in map(type, batch) if kind is not Record)

@@ -1,4 +1,4 @@
-"""Snapshots of aggregates, beside their space: they hold what events have said, and go with them."""
+"""Snapshots of aggregates, beside their space: they contain data of events, and are erased with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def snapshots_of(space: str) -> InternalName:
 
 def erase_snapshots(snapshots: Space, since: Mapping[str, int], copies: Copies) -> Rewritten:
     """Erase the snapshots that were made of an event of `since`, the first that is erased of each segment; and older
-    snapshots, which nobody can read any more."""
+    snapshots, which are no longer used."""
 
     def matches(entry: Entry) -> bool:
         version = entry.metadata.get(VERSION, "")

@@ -407,7 +407,7 @@ class Route:
             self._stops.discard(stop)
 
     def wait_for(self, offset: LexKey | bytes | str, timeout: float = 10.0) -> RouteStatus:
-        """Return when all that is before `offset` of the source has been passed on; do it if nobody does.
+        """Return when all entries before `offset` of the source are copied; copy them if no other process does.
 
         TimeoutError after `timeout` seconds; PermanentError if the route is paused before it.
         """
@@ -452,13 +452,13 @@ class Route:
         return status_of(self.name, state, seconds_behind(self._store, state.position, end))
 
     def pause(self) -> None:
-        """Let it copy nothing, in whatever process, until `resume()`. A batch that was begun may be completed."""
+        """Pause the route in all processes, until `resume()`. A batch that was begun may be completed."""
         self._change(lambda state: msgspec.structs.replace(state, paused=True))
 
     def resume(self, *, skip: bool = False) -> None:
         """Continue a paused route at the entry that failed; with `skip`, leave that entry out.
 
-        An entry may also be left out when `resume()` was called before, as long as it has not been passed on since.
+        An entry may also be left out after an earlier `resume()`, if it has not been copied since.
         """
 
         def change(state: RouteState) -> RouteState:
@@ -529,9 +529,7 @@ def _pieces(rules: Rules, entries: list[Entry], copies: Copies) -> Iterator[tupl
 
 
 def _within(store: Store, position: SpacePosition, end: SpacePosition, source: str) -> Iterator[Entry]:
-    """The entries from `position` to `end`, whatever was committed since: of several partitions it may be in
-    between.
-    """
+    """The entries from `position` to `end`, without later ones, which may come in between in several partitions."""
     places = Offset.decode(end.offset, source).positions
     left = {partition for partition, _ in enumerate(places)}
     for chunk, _ in chunks(store, {source: position}):

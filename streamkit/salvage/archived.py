@@ -22,7 +22,7 @@ __all__ = ["ArchivedPart"]
 
 
 class ArchivedPart:
-    """The archive of a partition. `problem` says what of it cannot be read; a file is readable or is not."""
+    """The archive of a partition. `problem` names the unreadable part. A file is readable as a whole, or not at all."""
 
     def __init__(self, store: Store, space: str, settings: Settings, log: IntactLog) -> None:
         self.problem = ""

@@ -45,7 +45,7 @@ class _Caller:
 
 
 class _Waiting:
-    """A request that waits: its place among them, what ends the wait, and when it ends in any case."""
+    """A request that waits: its place among them, the event that ends the wait, and its latest end."""
 
     __slots__ = ("end", "future", "place")
 
@@ -153,7 +153,7 @@ class Gate:
 
     async def wait(self, priority: int) -> None:
         """Return when there is no request of a higher priority, when the process is not busy any more, or when the
-        request has waited for as long as its priority says. Waiting requests continue by priority, then in their
+        request has waited for the longest time of its priority. Waiting requests continue by priority, then in their
         order."""
         loop = asyncio.get_running_loop()
         patience = min((self._highest() - priority) * _STEP, _LONGEST)
@@ -193,7 +193,7 @@ class Gate:
             self._lag = 0.0
 
     def rest(self, access: Access, priority: int) -> None:
-        """A request waits for news, and keeps nobody from anything."""
+        """Note that a request waits for new entries, and does not count as busy meanwhile."""
         self.resting += 1
         self._count(priority, -1)
 

@@ -44,7 +44,7 @@ class Answer:
 
 
 def json_answer(value: Any, status: int = 200, headers: Headers = ()) -> Answer:
-    """`value`, whatever msgspec encodes, as JSON."""
+    """An answer with `value` as JSON; msgspec encodes it."""
     return Answer(status, _encode(value), (_JSON, *headers))
 
 

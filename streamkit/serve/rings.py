@@ -17,11 +17,11 @@ from .ring import Ring
 __all__ = ["Rings"]
 
 _IDLE = 30.0
-"""Seconds: a ring that nobody listened to for one to two of them is closed."""
+"""Seconds: a ring without a listener for one to two such periods is closed."""
 
 
 class Rings:
-    """Makes rings when they are asked for, and closes those that nobody uses any more."""
+    """The rings of a process. It makes them when they are needed, and closes unused ones."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -32,7 +32,7 @@ class Rings:
         self._timer: asyncio.TimerHandle | None = None
 
     async def of(self, store: AsyncStore, space: str, access: Access) -> Ring:
-        """The ring of a space. Whatever is committed from now on comes in it.
+        """The ring of a space. It gets every entry that is committed from now on.
 
         A Problem if the process follows too many spaces, or too many that this caller was the first to follow.
         """

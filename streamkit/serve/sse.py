@@ -75,7 +75,7 @@ async def follow(request: Request, rings: Sequence[Ring], cursor: Cursor) -> Non
     A wrong beginning is raised before the answer begins.
     """
     service = request.service
-    places = [ring.end for ring in rings]  # whatever is not on the page comes in these batches, or in later ones
+    places = [ring.end for ring in rings]  # entries that are not on the page come in these batches, or in later ones
     data, is_end = await cursor.page()
     stream = await request.stream(200, HEADERS)
     for ring in rings:

@@ -1,4 +1,4 @@
-"""The metrics for OpenTelemetry, if it is installed: whatever the program has set up to read metrics reads them."""
+"""The metrics for OpenTelemetry, if it is installed: the program's own readers of metrics get them."""
 
 from __future__ import annotations
 

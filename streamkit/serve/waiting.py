@@ -17,7 +17,7 @@ __all__ = ["Ticker", "Waiter"]
 
 
 class Waiter:
-    """A request that waits. Whatever has news for it calls `wake`; waking twice, or for nothing, is fine.
+    """A request that waits. A source of news calls `wake`; waking twice, or for nothing, is fine.
 
     Watches the client meanwhile, from `watch` to `close`.
     """

@@ -473,7 +473,8 @@ class _Writer:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        # All that a task has is held once, as it came. What orders it is sorted; the rest is taken a little at a time.
+        # All rows of a task are held once, as they came. The ordering columns are sorted; the others are taken a few
+        # rows at a time.
         held = list(batches)
         names = [name for name in ("store", "space", "segment", self.options.order) if name in held[0].schema.names]
         keys = pa.Table.from_batches([batch.select(names) for batch in held])

@@ -101,7 +101,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             start, limit = self._reached, self.getDefaultReadLimit()
             if start is None:
-                # The first batch of a start takes all that waits: nobody knows whether there is a checkpoint.
+                # The first batch of a start takes all waiting entries, because it is unknown whether there is a
+                # checkpoint.
                 return encode(self._end()._replace(named=True))
         first = decode(start)
         if self._target is None:

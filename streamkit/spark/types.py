@@ -1,4 +1,4 @@
-"""The entries of one type of a registry as rows, whatever version wrote them."""
+"""The entries of one type of a registry as rows, in all versions."""
 
 from __future__ import annotations
 

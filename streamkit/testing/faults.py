@@ -207,7 +207,7 @@ class FaultyBackend:
 
 
 class FaultyDriver:
-    """A driver around `inner`: one process that follows a plan, whatever stores it opens."""
+    """A driver around `inner`: one process that follows a plan, over all stores that it opens."""
 
     def __init__(self, inner: Driver, plan: Plan) -> None:
         self.inner = inner

@@ -29,7 +29,7 @@ class _Zombie(NamedTuple):
 
 
 class Turn:
-    """One call under way: its place in the trace, and what happens to it."""
+    """A call in progress: its place in the trace, and its fault."""
 
     def __init__(self, slot: int, at: At | None, roll: Callable[[], Random]) -> None:
         self.slot = slot
@@ -48,7 +48,7 @@ def name_of(error: BaseException) -> str:
 
 
 def effect_of(apply: Callable[[], object]) -> str:
-    """Apply it, and say how that went to nobody but the trace."""
+    """Apply the late write. Only the trace gets the outcome."""
     try:
         apply()
     except StreamkitError as error:

@@ -49,9 +49,9 @@ def schemas_of(registry: Registry[Any]) -> dict[str, Any]:
 
 
 def breaking_changes(before: Mapping[str, Any], registry: Registry[Any]) -> list[str]:
-    """Why the registry would fail to read entries that were written with the types of `before`, a line for each reason.
+    """The reasons why the registry would fail to read entries of the types of `before`, a line for each.
 
-    `before` is what `schemas_of` gave. ValueError if it is something else.
+    `before` is a result of `schemas_of`. ValueError if it is something else.
     """
     try:
         earlier = {name: (told["version"], told["schema"]) for name, told in before["types"].items()}

@@ -212,7 +212,8 @@ def write_clean(db: ViewConnection, path: str, to: str) -> None:
 
 @contextmanager
 def transaction(db: ViewConnection, path: str) -> Iterator[None]:
-    """One SQLite transaction, in which nobody else may begin or end one. Storage's own errors are Unavailable."""
+    """A block in one SQLite transaction. The block must not begin or end another one. Storage's own errors are
+    Unavailable."""
     with mapped(path):
         try:
             db.execute("begin immediate")  # an interrupt that comes meanwhile is raised behind it

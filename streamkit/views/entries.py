@@ -123,7 +123,7 @@ class EntryView(View):
         return db
 
     def _erase(self, db: sqlite3.Connection, gap: Removed, *beside: str) -> None:
-        """Delete the entries of a gap, and what names them in the tables `beside`, as "table.column"."""
+        """Delete the entries of a gap, and the rows that name them in the tables `beside`, as "table.column"."""
         chosen = "select id from entries where space = ? and sequence between ? and ?"
         parameters: list[Any] = [gap.space, gap.first_sequence, gap.last_sequence]
         if gap.segment:

@@ -379,7 +379,8 @@ class OpenView:
             self._stops.discard(stop)
 
     def wait_for(self, offset: LexKey | bytes | str, timeout: float = 10.0) -> ViewStatus:
-        """Return when all that is before `offset`, of one of the spaces, is applied; build the view if nobody does.
+        """Return when all entries before `offset` of one of the spaces are applied; build the view if no other process
+        does.
 
         `offset` is a `space_offset`: that of a status reads one's own write. TimeoutError after `timeout` seconds;
         PermanentError if the view is paused before it; InvalidOffset for one of another space, or beyond the log.

@@ -111,7 +111,7 @@ class Snapshots:
     def publish(self, db: sqlite3.Connection, entries: int, scratch: str, confirm: Callable[[], bool]) -> Published:
         """Put the database there as it is, by way of a file `scratch`; remove older ones but for the last.
 
-        Outdated, and nothing is published, if `confirm()` is false when all is written and nobody can see it yet.
+        Outdated, and nothing is published, if `confirm()` is false when all is written and not visible yet.
         """
         before = self.all()
         now = max(self._clock.now(), before[-1].timestamp + 1 if before else 0)

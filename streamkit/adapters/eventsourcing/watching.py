@@ -23,7 +23,7 @@ class Watching:
     def _wake(self: Any, changes: Callable[[float], Iterator[object]]) -> None:
         try:
             while not self._has_been_stopped:
-                # For changes while nobody looked.
+                # For changes between two looks.
                 self._has_been_notified.set()
                 for _ in changes(_QUIET):
                     if self._has_been_stopped:

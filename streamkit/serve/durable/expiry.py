@@ -1,4 +1,4 @@
-"""Expiry of streams: uses that extend a sliding window, and the removal of streams that nobody uses any more.
+"""Expiry of streams: uses that extend a sliding window, and the removal of streams that are no longer used.
 
 A use is recorded in the log at most four times a window. Until then this process remembers it. Streams that can expire
 are listed in a segment of their own, so that their removal reads no other stream.
@@ -36,7 +36,7 @@ class _Due(msgspec.Struct, frozen=True, array_like=True):
     segment: str
     base: int
     at: int
-    """Time, in milliseconds since 1970, at which the stream expires if nobody uses it before."""
+    """Time, in milliseconds since 1970, at which the stream expires if it is not used before."""
 
 
 _decode = msgspec.json.Decoder(_Due).decode

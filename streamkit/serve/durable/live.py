@@ -167,7 +167,7 @@ async def serve_events(
     streams.expiry.watch(segment, state)
     try:
         while not (request.service.is_draining or out.is_over):
-            at = ring.end  # whatever is not on the page comes in this batch, or in a later one
+            at = ring.end  # entries that are not on the page come in this batch, or in a later one
             state = await streams.find(segment)
             page = await read_page(streams, segment, state, connection.after)
             await out.write(connection.page(state, page))

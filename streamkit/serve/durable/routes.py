@@ -84,7 +84,7 @@ class StreamRoutes:
             for methods, scope in (("GET HEAD", "read"), ("PUT POST", "write"), ("DELETE", "delete")):
                 router.add(methods, prefix + "/__ds/{path*}", self.control, scope)
             for what in ("ack", "callback", "release"):
-                # The token of the wake is what allows these: their callers have no key.
+                # The token of the wake allows these, because their callers have no key.
                 router.add("POST", f"{prefix}/__ds/subscriptions/{{id}}/{what}", self.by_token, "")
             pattern = prefix + "/{path*}"
             router.add("PUT", pattern, self.create, "write")

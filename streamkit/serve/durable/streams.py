@@ -26,7 +26,7 @@ __all__ = ["RESERVED", "SPACE", "Known", "Streams", "check_path"]
 SPACE = "streams"
 """The space that holds the streams of a store."""
 RESERVED = "__ds"
-"""First part of the paths that are no streams: the protocol's own resources and what this interface records."""
+"""First part of the paths that are no streams: the protocol's own resources and the records of this interface."""
 _CACHED = 10_000
 
 
@@ -202,7 +202,8 @@ class Streams:
         return expiry is None or expiry > self.clock.now()
 
     async def _remove(self, trx: AsyncTransaction, segment: str, sequence: int, state: State) -> dict[str, int]:
-        """Add the deletion of a stream to `trx`. Returns the streams that lose entries, and what sequences stay."""
+        """Add the deletion of a stream to `trx`. Returns the streams that lose entries, with their remaining
+        sequences."""
         gone = replace(state, gone=1 if state.forks else 2)
         trx.produce(segment, [control("delete", gone)], expected_sequence=sequence)
         if gone.gone == 1:

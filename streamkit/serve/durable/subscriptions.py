@@ -65,7 +65,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
     holder: str | None = None
     """The worker that has claimed it."""
     until: int = 0
-    """End of the lease; 0: nobody holds one."""
+    """End of the lease; 0: there is none."""
     snapshot: dict[str, int] = {}
     """Tails of the streams that the wake reported."""
     failures: int = 0
@@ -98,7 +98,7 @@ class Subscription(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, until=now + self.config.lease_ttl_ms)
 
     def released(self) -> Subscription:
-        """Idle: no wake is under way, and nobody holds a lease."""
+        """The idle subscription: without a wake and without a lease."""
         return replace(self, wake=None, holder=None, until=0, snapshot={})
 
     def failed(self, now: int) -> Subscription:

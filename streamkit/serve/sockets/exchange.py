@@ -70,7 +70,7 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     def leave(self, by: bytes = b"") -> None:
-        """End it: nobody wants the rest of the answer. `by`: the id of a message that is answered then."""
+        """End the exchange: the rest of the answer is not wanted. `by`: the id of a message that is answered then."""
         self._by = by
         self._left.set()
 

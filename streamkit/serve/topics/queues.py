@@ -93,7 +93,7 @@ def claim(topics: Topics, topic: Topic, node: str, most: int, seconds: float | N
 
 
 def bury(topics: Topics, topic: Topic, group: Group) -> None:
-    """Copy dead letters to the topic for them, each once, whatever process finds them."""
+    """Copy dead letters to the topic for them, each once, also if several processes find them."""
     name = topic.config.dead_letter
     while name is not None:
         ids = {letter_id(lane.number, ticket) for lane in group.core.opened() for ticket in list(lane.chain.state.dead)}

@@ -47,8 +47,8 @@ def idempotency_key(request: Request) -> str | None:
 
 
 async def lease_token(store: AsyncStore, grant: LeaseGrant) -> str:
-    """The grant as a text for the caller. It is signed, so that nobody makes one with a higher number out of it: a
-    write with that number would shut out every later holder."""
+    """The grant as a text for the caller. It is signed, so that a caller cannot raise its number: a write with a higher
+    number would shut out every later holder."""
     text = grant.encode()
     return f"{text}.{tag(await secret_of(store), _LEASE, text)}"
 

@@ -31,7 +31,7 @@ _PRICES: dict[str, dict[str, float]] = {
 
 
 class StatisticsOut(msgspec.Struct):
-    """Counts of one process since it opened the store. `dollars`: what the requests cost; null: unknown."""
+    """Counts of one process since it opened the store. `dollars`: the price of the requests; null: unknown."""
 
     storage: str
     seconds: float

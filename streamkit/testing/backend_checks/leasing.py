@@ -83,7 +83,7 @@ class Leasing(Subject):
         self.backend.release(self.taken("leader"))
 
     def test_a_lease_ends_by_itself(self) -> None:
-        """A lease ended before its ttl, or its holder was gone and nobody could take over in time."""
+        """A lease ended before its ttl, or its holder was gone and no other one could take over in time."""
         asked = self.clock()
         first = self.taken("leader", self.lease_ttl)
         granted = again = self.clock()

@@ -106,7 +106,7 @@ class Scanning(Subject):
         same([key for key in seen if key in set(stayed)], stayed, "the rows that existed all the time")
 
     def test_scans_are_whole_while_others_write(self) -> None:
-        """A scan beside busy writers left out, repeated or damaged a row that nobody touched."""
+        """A scan beside busy writers left out, repeated or damaged an unchanged row."""
         keys = [b"%05d" % number for number in range(200)]
         self.fill(P, keys, b"untouched")
         stop = threading.Event()

@@ -192,7 +192,7 @@ class Subject:
         return None if value is None else value.data
 
     def wins(self, backend: Backend, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag) -> bool:
-        """Put as a careful client does: whether `value`, which nobody else writes, was put. `expect` is not ANY."""
+        """Put as a careful client does. True if `value`, which no other client writes, was put. `expect` is not ANY."""
         unsure = False
         for _ in range(100):
             try:
