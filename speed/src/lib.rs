@@ -10,6 +10,7 @@ mod encode;
 mod msgpack;
 mod records;
 mod rows;
+mod section;
 mod structs;
 mod zstd;
 
@@ -30,6 +31,9 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(section::section_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(section::filter_words, module)?)?;
+    module.add_function(wrap_pyfunction!(section::passing, module)?)?;
     module.add_function(wrap_pyfunction!(zstd::decompress, module)?)?;
     Ok(())
 }

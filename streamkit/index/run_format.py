@@ -33,7 +33,7 @@ from ..compression import compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.keys import run_key
 from ..log.manifest import RunFile
-from .subject_filter import build_filter, hashes_of, read_filter
+from .subject_filter import PREFIXES, filter_of, hashes_of, read_filter
 
 __all__ = [
     "BLOCK_BYTES",
@@ -166,16 +166,25 @@ class Block:
 
 def _encode_block(keys: Sequence[bytes], values: Sequence[bytes], start: int) -> bytes:
     """`start` is the start value of the checksum."""
+    return _encode_body(len(keys), *_body(keys, values), start)
+
+
+def _body(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, int]:
+    """The body of a block, not yet compressed, and its flags."""
     lengths = [*map(len, keys), *map(len, values)]
     flags = 0
     try:
         table = array("H", lengths)
     except OverflowError:
         table, flags = array("I", lengths), _WIDE
-    body = b"".join([_bytes(table), *keys, *values])
+    return b"".join([_bytes(table), *keys, *values]), flags
+
+
+def _encode_body(rows: int, body: bytes, flags: int, start: int) -> bytes:
+    """The block of so many `rows` with this body."""
     raw = len(body)
     body, packed = _compressed(body)
-    rest = _BLOCK_REST.pack(flags | packed, len(keys), raw)
+    rest = _BLOCK_REST.pack(flags | packed, rows, raw)
     return _CRC.pack(crc32(body, crc32(rest, start))) + rest + body
 
 
@@ -293,6 +302,26 @@ def _check_version(id: bytes, version: int) -> None:
         )
 
 
+def _section_rows(
+    keys: Sequence[bytes], values: Sequence[bytes], new: int, last: bytes | None
+) -> tuple[bytes, list[tuple[int, bytes, int]]]:
+    """(hashes, blocks) of rows of which those from `new` on are new: the hashes of their subjects, each once, as an
+    array's bytes; and of each block that is full, (rows up to its end, body, flags).
+
+    ValueError if a key is not after the one before it, or not after `last`, the one before `new`.
+    """
+    added = keys[new:]
+    if (last is not None and added[0] <= last) or not all(map(lt, added, islice(added, 1, None))):
+        raise ValueError("the keys of a run ascend")
+    ends = list(accumulate(map(add, map(len, keys), map(len, values))))
+    blocks: list[tuple[int, bytes, int]] = []
+    at = done = 0
+    while (cut := bisect_left(ends, done + BLOCK_BYTES, at)) < len(ends):
+        blocks.append((cut + 1, *_body(keys[at : cut + 1], values[at : cut + 1])))
+        at, done = cut + 1, ends[cut]
+    return array("I", hashes_of(added)).tobytes(), blocks
+
+
 class SectionBuilder:
     """Makes a section out of sorted rows, holding little more than the section itself.
 
@@ -329,23 +358,25 @@ class SectionBuilder:
         """Rows whose keys ascend, also from call to call. ValueError if they do not."""
         if not keys:
             return
-        if (self._rows and keys[0] <= self._last) or not all(map(lt, keys, islice(keys, 1, None))):
-            raise ValueError("the keys of a run ascend")
+        pending = len(self._keys)
+        keys, values = [*self._keys, *keys], [*self._values, *values]
+        before = self._last if self._rows else None
+        found = None if _twin is None else _twin.section_rows(keys, values, pending, before, BLOCK_BYTES, PREFIXES)
+        if found is None:
+            found = _section_rows(keys, values, pending, before)
+        hashes, blocks = found
         self._last = keys[-1]
-        self._rows += len(keys)
-        self._hashes.extend(hashes_of(keys))
-        if self._keys:
-            keys, values = [*self._keys, *keys], [*self._values, *values]
-        ends = list(accumulate(map(add, map(len, keys), map(len, values))))
-        at = done = 0
-        while (cut := bisect_left(ends, done + BLOCK_BYTES, at)) < len(ends):
-            self._cut(keys[at : cut + 1], values[at : cut + 1])
-            at, done = cut + 1, ends[cut]
-        self._keys, self._values = list(keys[at:]), list(values[at:])
+        self._rows += len(keys) - pending
+        self._hashes.frombytes(hashes)
+        at = 0
+        for end, body, flags in blocks:
+            self._write(keys[at], end - at, body, flags)
+            at = end
+        self._keys, self._values = keys[at:], values[at:]
 
-    def _cut(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        block = _encode_block(keys, values, self._seed ^ self.size)
-        self._firsts.append(keys[0])
+    def _write(self, first: bytes, rows: int, body: bytes, flags: int) -> None:
+        block = _encode_body(rows, body, flags, self._seed ^ self.size)
+        self._firsts.append(first)
         self._data.write(block)
         self._lengths.append(len(block))
         self.size += len(block)
@@ -354,12 +385,12 @@ class SectionBuilder:
         """The section, and `more` behind it; and its entry of the manifest without an etag. ValueError if there are no
         rows."""
         if self._keys:
-            self._cut(self._keys, self._values)
+            self._write(self._keys[0], len(self._keys), *_body(self._keys, self._values))
         firsts = self._firsts
         if not firsts:
             raise ValueError("a run has rows")
         # A large section rarely holds two kinds of rows of one subject, and a set of many numbers is large itself.
-        words = build_filter(set(self._hashes) if len(self._hashes) <= _DEDUPE else self._hashes)
+        words = filter_of(self._hashes, once=len(self._hashes) <= _DEDUPE)
         return _with_tail(self._id, self._seed, self._data, self._lengths, firsts, words, self._last, self._rows, more)
 
 

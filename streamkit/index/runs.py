@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from ..backend import Backend, Range
 from ..errors import CorruptData
@@ -19,7 +19,7 @@ from ..log.ranges import read_ranges
 from .block_cache import BlockCache
 from .cursor import Chunk, Cursor, Place, merge_cursors
 from .run_format import Block, Tail, decode_block, decode_inline, decode_tail
-from .subject_filter import hash_each, hash_of, mask_of, masks_of, subject_of
+from .subject_filter import hash_of, mask_of, passing, subject_of
 
 __all__ = ["Runs", "Starved"]
 
@@ -41,7 +41,6 @@ _MANY = 32
 _SPAN = 256 << 10
 """About the bytes of blocks that are held at once for many keys."""
 _last_key = attrgetter("last_key")
-_key = itemgetter(0)
 
 
 class Starved(Exception):
@@ -175,28 +174,24 @@ class Runs:
         found: dict[bytes, bytes] = {}
         if inline is not None:
             found.update((key, value) for key in left if (value := inline.get(key)) is not None)
-        left = [key for key in left if key not in found]
-        hashes = hash_each(left)
-        hashed = list(zip(left, hashes, masks_of(hashes), strict=True))
+            left = [key for key in left if key not in found]
         for run in self.manifest.runs:
             count = len(found)
             low = 0
-            for file in run.files[bisect_left(run.files, hashed[0][0], key=_last_key) :] if hashed else ():
-                low = bisect_left(hashed, file.first_key, low, key=_key)
-                high = bisect_right(hashed, file.last_key, low, key=_key)
+            for file in run.files[bisect_left(run.files, left[0], key=_last_key) :] if left else ():
+                low = bisect_left(left, file.first_key, low)
+                high = bisect_right(left, file.last_key, low)
                 if low < high:
-                    self._find_in_file(file, hashed[low:high], found)
+                    self._find_in_file(file, left[low:high], found)
                 low = high
             if len(found) > count:
-                hashed = [one for one in hashed if one[0] not in found]
+                left = [key for key in left if key not in found]
         return found
 
-    def _find_in_file(self, file: RunFile, wanted: Sequence[tuple[bytes, int, int]], found: dict[bytes, bytes]) -> None:
-        """Add the rows of a file that are `wanted`, each (key, hash of the subject, mask), in order."""
+    def _find_in_file(self, file: RunFile, wanted: list[bytes], found: dict[bytes, bytes]) -> None:
+        """Add the rows of a file that are `wanted`, whose keys ascend."""
         tail = self._tails((file,))[file.id]
-        words = tail.words
-        size = len(words)
-        keys = [key for key, hash, mask in wanted if words[hash % size] & mask == mask]
+        keys = passing(wanted, tail.words)
         at = 0
         while at < len(keys):
             # The blocks of some keys, in one call.

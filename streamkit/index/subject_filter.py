@@ -13,17 +13,30 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from functools import cache
 
+from .. import speed
 from ..checksum import crc32
 from ..log.keys import DATA, KEYS, SEGMENTS
 
-__all__ = ["build_filter", "hash_each", "hash_of", "hashes_of", "mask_of", "masks_of", "read_filter", "subject_of"]
+__all__ = [
+    "PREFIXES",
+    "build_filter",
+    "hash_each",
+    "hash_of",
+    "hashes_of",
+    "mask_of",
+    "read_filter",
+    "subject_of",
+]
 
+_twin = speed.twin
 _BITS = 12
 _MIX = 0x9E3779B1
 _SPREAD = 0x9E3779B97F4A7C15
 _DATA, _DATA_END = bytes(DATA.children()[0]), bytes(DATA.children()[1])
 _KEYS, _KEYS_END = bytes(KEYS.children()[0]), bytes(KEYS.children()[1])
 _SEGMENTS, _SEGMENTS_END = bytes(SEGMENTS.children()[0]), bytes(SEGMENTS.children()[1])
+PREFIXES = _DATA, _KEYS, _SEGMENTS
+"""The beginnings of the keys of the rows that have subjects, for the compiled twin."""
 _DATA_AT, _KEYS_AT, _SEGMENTS_AT = len(_DATA), len(_KEYS), len(_SEGMENTS)
 _SEQUENCE = 9
 """Bytes at the end of a data row's key: the separator and the sequence."""
@@ -87,10 +100,27 @@ def mask_of(hash: int) -> int:
     return _masks()[hash >> 20]
 
 
-def masks_of(hashes: Sequence[int]) -> list[int]:
-    """The `mask_of` each hash."""
-    masks = _masks()
-    return [masks[hash >> 20] for hash in hashes]
+def filter_of(hashes: array[int], *, once: bool) -> bytes:
+    """The words of a filter. `once`: a hash that comes again is not counted again."""
+    if _twin is not None:
+        words: bytes | None = _twin.filter_words(hashes, once)
+        if words is not None:
+            return words
+    return build_filter(set(hashes) if once else hashes)
+
+
+def passing(keys: list[bytes], words: array[int]) -> list[bytes]:
+    """Those of `keys`, which are sorted, whose subjects may be in the filter with these words."""
+    if _twin is not None:
+        passed: list[bytes] | None = _twin.passing(keys, words, PREFIXES)
+        if passed is not None:
+            return passed
+    masks, size = _masks(), len(words)
+    return [
+        key
+        for key, hash in zip(keys, hash_each(keys), strict=True)
+        if words[hash % size] & masks[hash >> 20] == masks[hash >> 20]
+    ]
 
 
 def build_filter(hashes: Collection[int]) -> bytes:

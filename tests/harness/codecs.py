@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkit import compression, speed
-from streamkit.index import run_format
+from streamkit.index import run_format, subject_filter
 from streamkit.log import pack_format, record_format
 from streamkit_local import record
 
 __all__ = ["CODECS", "choose", "using"]
 
 CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
-_MODULES: tuple[Any, ...] = (compression, pack_format, record, record_format, run_format)
+_MODULES: tuple[Any, ...] = (compression, pack_format, record, record_format, run_format, subject_filter)
 _TWINS = [module._twin for module in _MODULES]
 
 

@@ -10,6 +10,9 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 from harness.codecs import CODECS, choose, using
+from streamkit.index.run_format import SectionBuilder, decode_tail
+from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
+from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key
 from streamkit.log.record_format import Body, decode_header, decode_transaction, encode_body, encode_lone
 from streamkit_local.record import NEXT_ROW, ROW, WHOLE, pack, parse
 
@@ -95,3 +98,57 @@ def test_a_number_that_the_twin_cannot_hold_is_left_to_python() -> None:
         with pytest.raises(OverflowError):
             encode_lone(1 << 64, 1, *ids, 0, "s", 1, given, 0, 1, 0, 1)
     assert len(records) == 1
+
+
+def index_key(random: Random) -> bytes:
+    """A key of any kind; also one that is cut short, or that begins like another kind."""
+    segment = name(random)[:40]
+    made = random.choice([
+        lambda: data_key(segment, number(random)), lambda: segment_key(segment), lambda: fence_key(segment),
+        lambda: idempotency_key(random.randbytes(16)), lambda: random.randbytes(random.choice([0, 1, 9, 40])),
+    ])()  # fmt: skip
+    return made[: random.randrange(len(made) + 1)] if random.random() < 0.1 else made
+
+
+def section(random: Random, keys: list[bytes]) -> tuple[Any, ...] | str:
+    """A section of rows with these keys, a few at a time; or the error."""
+    builder, at = SectionBuilder(b"i" * 16, 7, random.choice([0, 100, 50_000])), 0
+    try:
+        while at < len(keys):
+            some = keys[at : at + random.choice([1, 7, 300])]
+            at += len(some)
+            sizes = [random.choice([0, 3, 60, 60, 60, 300, 9000]) for _ in some]
+            if random.random() < 0.02:
+                sizes[0] = 70_000
+            builder.add(some, [random.randbytes(2) * (size // 2) for size in sizes])
+        return builder.finish()
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_section_has_the_same_bytes_from_both_encoders() -> None:
+    random, refused = Random(SEED), 0
+    for case in range(CASES // 10):
+        keys = sorted({index_key(random) for _ in range(random.choice([1, 3, 50, 600]))})
+        if random.random() < 0.2:
+            keys.insert(random.randrange(len(keys)), random.choice(keys))
+        results = []
+        for codec in CODECS:
+            choose(codec)
+            results.append(section(Random(case), keys))
+        assert results[0] == results[1], f"case {case}"
+        if isinstance(results[0], str):
+            refused += 1
+            continue
+        data, file = results[0]
+        words = decode_tail(data[-file.tail :], file, 7).words
+        asked = sorted({*keys[::2], *(index_key(random) for _ in range(100))})
+        found = []
+        for codec in CODECS:
+            choose(codec)
+            found.append(passing(asked, words))
+        hashes = [hash_of(subject_of(key)) for key in asked]
+        masks = [words[hash % len(words)] & mask_of(hash) == mask_of(hash) for hash in hashes]
+        assert found[0] == found[1] == [key for key, passes in zip(asked, masks, strict=True) if passes]
+        assert set(keys[::2]) <= set(found[0])
+    assert 0 < refused < CASES // 20

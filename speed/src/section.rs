@@ -1,0 +1,182 @@
+//! Rows of a section of a run: see streamkit/index/run_format.py and subject_filter.py.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::OnceLock;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::bytes::{crc32, with_bytes};
+
+const WIDE: u8 = 2;
+const BITS: usize = 12;
+const MIX: u32 = 0x9E37_79B1;
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Bytes at the end of a data row's key: the separator and the sequence.
+const SEQUENCE: usize = 9;
+
+/// What the keys of the three kinds of rows begin with that have a subject: data, idempotency keys, segments.
+type Prefixes<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+
+fn hash_of(key: &[u8], (data, keys, segments): Prefixes<'_>) -> u32 {
+    let subject = if let Some(rest) = key.strip_prefix(data) {
+        &rest[..rest.len().saturating_sub(SEQUENCE)]
+    } else if let Some(rest) = key.strip_prefix(keys) {
+        rest
+    } else {
+        key.strip_prefix(segments).unwrap_or(key)
+    };
+    crc32(subject, 0).wrapping_mul(MIX)
+}
+
+fn mask_of(hash: u32) -> u64 {
+    static MASKS: OnceLock<Vec<u64>> = OnceLock::new();
+    let masks = MASKS.get_or_init(|| {
+        (1..=4096u64)
+            .map(|pattern| {
+                let mixed = pattern.wrapping_mul(SPREAD);
+                let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(SPREAD);
+                [58, 52, 46, 40, 34].iter().fold(0, |mask, shift| mask | 1 << ((mixed >> shift) & 63))
+            })
+            .collect()
+    });
+    masks[(hash >> 20) as usize]
+}
+
+/// The bytes of the objects of a list. None if some are no bytes.
+fn all_bytes<'a>(objects: &'a [Bound<'_, PyAny>]) -> Option<Vec<&'a [u8]>> {
+    objects.iter().map(|object| Some(object.cast::<PyBytes>().ok()?.as_bytes())).collect()
+}
+
+/// Hashes are spread already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u32(&mut self, hash: u32) {
+        // The table takes bits of both ends.
+        self.0 = u64::from(hash) << 32 | u64::from(hash);
+    }
+}
+
+/// (hashes, blocks) of sorted rows, of which those from `new` on are new: the hashes of their subjects, each once, as
+/// unsigned integers of 32 bits; and of each block that is full, (rows up to its end, body, flags).
+///
+/// None if a key is not after the one before it, or not after `last`, the one before `new`.
+#[pyfunction]
+pub fn section_rows<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyList>,
+    values: &Bound<'py, PyList>,
+    new: usize,
+    last: Option<&[u8]>,
+    full: usize,
+    prefixes: Prefixes<'py>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyList>)>> {
+    let (keys, values): (Vec<_>, Vec<_>) = (keys.iter().collect(), values.iter().collect());
+    let (Some(keys), Some(values)) = (all_bytes(&keys), all_bytes(&values)) else {
+        return Ok(None);
+    };
+    if keys.len() != values.len() || new >= keys.len() || last.is_some_and(|last| keys[new] <= last) {
+        return Ok(None);
+    }
+    if !keys[new..].is_sorted_by(|one, other| one < other) {
+        return Ok(None);
+    }
+    let mut seen = HashSet::<u32, BuildHasherDefault<AsItIs>>::default();
+    let mut hashes = Vec::with_capacity(4 * (keys.len() - new));
+    for key in &keys[new..] {
+        let hash = hash_of(key, prefixes);
+        if seen.insert(hash) {
+            hashes.extend_from_slice(&hash.to_ne_bytes());
+        }
+    }
+    let blocks = PyList::empty(py);
+    let (mut begin, mut size) = (0, 0);
+    for at in 0..keys.len() {
+        size += keys[at].len() + values[at].len();
+        if size >= full {
+            let Some((body, flags)) = body_of(&keys[begin..=at], &values[begin..=at], size) else {
+                return Ok(None);
+            };
+            blocks.append((at + 1, PyBytes::new(py, &body), flags))?;
+            (begin, size) = (at + 1, 0);
+        }
+    }
+    Ok(Some((PyBytes::new(py, &hashes), blocks)))
+}
+
+/// The body of a block, and its flags. `size`: the bytes of all keys and values.
+fn body_of(keys: &[&[u8]], values: &[&[u8]], size: usize) -> Option<(Vec<u8>, u8)> {
+    let wide = keys.iter().chain(values).any(|part| part.len() > usize::from(u16::MAX));
+    let mut body = Vec::with_capacity(2 * keys.len() * if wide { 4 } else { 2 } + size);
+    for part in keys.iter().chain(values) {
+        if wide {
+            body.extend_from_slice(&u32::try_from(part.len()).ok()?.to_le_bytes());
+        } else {
+            body.extend_from_slice(&(part.len() as u16).to_le_bytes());
+        }
+    }
+    for part in keys.iter().chain(values) {
+        body.extend_from_slice(part);
+    }
+    Some((body, if wide { WIDE } else { 0 }))
+}
+
+/// The words of a filter of subjects with these hashes, which are integers of 32 bits. `once`: each is counted once.
+#[pyfunction]
+pub fn filter_words<'py>(py: Python<'py>, hashes: &Bound<'py, PyAny>, once: bool) -> Option<Bound<'py, PyBytes>> {
+    with_bytes(hashes, |data| {
+        let mut hashes: Vec<u32> =
+            data.chunks_exact(4).filter_map(|part| part.try_into().ok()).map(u32::from_ne_bytes).collect();
+        if once {
+            hashes.sort_unstable();
+            hashes.dedup();
+        }
+        let size = hashes.len() * BITS / 64 + 1;
+        let mut words = vec![0u64; size];
+        for hash in hashes {
+            words[hash as usize % size] |= mask_of(hash);
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Some(PyBytes::new(py, &bytes))
+    })
+}
+
+/// Those of `keys` whose subjects the filter with these words may have. None if it is not one.
+#[pyfunction]
+pub fn passing<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyList>,
+    words: &Bound<'py, PyAny>,
+    prefixes: Prefixes<'py>,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let Some(view) = crate::bytes::View::any(words) else {
+        return Ok(None);
+    };
+    let words = view.bytes();
+    let count = words.len() / 8;
+    if count == 0 {
+        return Ok(None);
+    }
+    let passed = PyList::empty(py);
+    for key in keys.iter() {
+        let Ok(bytes) = key.cast::<PyBytes>() else {
+            return Ok(None);
+        };
+        let hash = hash_of(bytes.as_bytes(), prefixes);
+        let mask = mask_of(hash);
+        let at = hash as usize % count * 8;
+        if u64::from_ne_bytes(words[at..at + 8].try_into()?) & mask == mask {
+            passed.append(key)?;
+        }
+    }
+    Ok(Some(passed))
+}
