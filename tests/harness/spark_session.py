@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 __all__ = ["CONNECTORS", "JVM_FLAGS", "small_session"]
 
 CONNECTORS = Path(sys.prefix) / "connectors"
@@ -17,11 +19,21 @@ JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 
 def small_session(java_options: str, **settings: str) -> Any:
     """A session on loopback with two threads."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    with pytest.MonkeyPatch.context() as patch:
+        # The JVM gives its path to the workers, and with it the module of their daemon.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        found = _session(java_options, **settings)
+    found.sparkContext.setLogLevel("OFF")
+    return found
+
+
+def _session(java_options: str, **settings: str) -> Any:
     from streamkit.spark import session
 
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    found = session(
+    return session(
         spark__master="local[2]",
+        spark__python__daemon__module="harness.spark_daemon",
         spark__ui__enabled="false",
         spark__ui__showConsoleProgress="false",
         spark__sql__shuffle__partitions="2",
@@ -31,5 +43,3 @@ def small_session(java_options: str, **settings: str) -> Any:
         spark__driver__extraJavaOptions=java_options,
         **settings,
     )
-    found.sparkContext.setLogLevel("OFF")
-    return found

@@ -263,9 +263,9 @@ class SparkDoors:
                 whole = frame if whole is None else whole.unionByName(frame)
             for name, *row in whole.collect() if whole is not None else ():
                 found[name, door].append((row[0], row[1], bytes(row[2]), row[3]))
-        # A query or a job for each question: one in turn, and the whole space.
+        # A query or a job for each question: one in turn, beginning with the whole space; an exhaustive run asks both.
         can = [name for name, question in questions.items() if not {"tier", "until"} & question.options.keys()]
-        for name in dict.fromkeys([can[0], can[len(self._asked) % len(can)]]):
+        for name in dict.fromkeys([*can[:EXHAUSTIVE], can[len(self._asked) % len(can)]]):
             self._asked.append(name)
             found[name, "stream"] = self._stream(questions[name].options)
             found[name, "roll-up"] = self._roll_up(questions[name].options)
