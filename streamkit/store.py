@@ -82,6 +82,9 @@ _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
 _SHOWN = 50
 """Spaces that a notebook shows."""
+_SINGLE = 4
+"""Transactions of a partition that an archiver asks for one by one. Asking for the one after the last is a request,
+too."""
 
 
 class Store:
@@ -903,6 +906,7 @@ class Store:
             from .archive.archiver import remove_space
 
             remove_space(archived, self._archive(known.name), self._archiver_lease)
+            _purge_released(archived)
 
     def to_arrow(
         self,
@@ -949,7 +953,8 @@ class Store:
         program changed the table. For an unknown space nothing is done.
         """
         from .archive import ArchiveReport
-        from .archive.archiver import archive_space, see_committed
+        from .archive.archiver import archive_space
+        from .index.upkeep import index_all
         from .removing.copies import Copies
         from .removing.erase import finish, record_expired
 
@@ -962,14 +967,21 @@ class Store:
         archive = self._archive(space)
         for committer in known.committers:
             partition = committer.partition
-            see_committed(partition)
+            if partition.remote:
+                # Few of many partitions have new transactions: one by one costs few requests.
+                partition.catch_up(_SINGLE)
+            else:
+                partition.refresh()
             if partition.erasing:
                 finish(partition, Copies(self))
             if partition.changed.trimmed_rows == "remove":
                 record_expired(committer)
-        return archive_space(
+            index_all(partition, look=False)
+        report = archive_space(
             known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress, spread
         )
+        _purge_released(known.partitions)
+        return report
 
     def compact(
         self,
@@ -1226,6 +1238,15 @@ def append_expected(store: Store, space: str, segment: str, payload: bytes, expe
 def reader_of(store: Store) -> Reader:
     """Return the reader of a handle, for `places`."""
     return store._reader
+
+
+def _purge_released(partitions: Sequence[Partition]) -> None:
+    """Rewrite the indexes that still have rows of transactions that only the archive holds."""
+    from .index.upkeep import purge
+
+    for partition in partitions:
+        if partition.head.purged < partition.head.released:
+            purge(partition)
 
 
 def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | LeaseGrant | None) -> Draft:

@@ -12,21 +12,18 @@ from ..leases import Lease
 from ..log.partition import Partition
 from ..log.still_in_log import TOGETHER
 from .location import path_name
-from .plan import plan_archive
 from .read import Archive
 from .remove import remove_all
 from .report import ArchiveReport
 from .spread import Spread
 from .trim import trim_archive
-from .trimmed_rows import remove_trimmed_rows, removes_trimmed_rows
-from .write import Archived, archive_partitions
+from .trimmed_rows import remove_trimmed_rows
+from .write import Archived, Growing, archive_partitions
 
-__all__ = ["archive_space", "lease_name", "remove_space", "see_committed"]
+__all__ = ["archive_space", "lease_name", "remove_space"]
 
 MakeLease = Callable[[str], Lease]
 Progress = Callable[[int, int], None]
-_SINGLE = 4
-"""Transactions of a partition that are asked for one by one. Asking for the one after the last is a request, too."""
 
 
 def lease_name(space: str, partition: int) -> str:
@@ -40,15 +37,6 @@ def _groups(partitions: Sequence[Partition]) -> Iterator[tuple[str, list[Partiti
         yield name, list(group)
 
 
-def see_committed(partition: Partition) -> None:
-    """Refresh all partitions up to the time of this call. Few of many partitions have new transactions, so one by one
-    costs few requests."""
-    if partition.remote:
-        partition.catch_up(_SINGLE)
-    else:
-        partition.refresh()
-
-
 def archive_space(
     partitions: Sequence[Partition],
     archive: Archive,
@@ -58,7 +46,7 @@ def archive_space(
     progress: Progress | None,
     spread: Spread | None = None,
 ) -> ArchiveReport:
-    """Archive the known transactions not younger than `until` (ms), then remove those past the grace from the log.
+    """Archive the indexed transactions not younger than `until` (ms), then remove those past the grace from the log.
 
     LeaseNotAcquired if other archivers are at all of the partitions.
     """
@@ -72,14 +60,39 @@ def archive_space(
                 if len(busy) == len(partitions):
                     raise
                 continue
-            archive.check_location(group)
-            planned = plan_archive(group, held, archive)
+            planned = _planned(group, held, archive)
             done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
             _remove_trimmed(group, archive, held)
             removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
     return ArchiveReport(partitions[0].space, *total, removed, archived, tuple(busy))
+
+
+def _planned(partitions: Sequence[Partition], lease: Lease, archive: Archive) -> list[Growing]:
+    """The place in the table of each partition, under their lease.
+
+    An archiver that was stopped is continued from the table. A commit that the head does not know yet is taken over.
+    PermanentError if the log says that something is archived, and here is no table.
+    """
+    table = archive.table
+    partitions[0].check_space()  # a store that was deleted and created again gets no rows of the old one
+    state = table.state()
+    archived = max(partition.head.archived for partition in partitions)
+    if state is None and archived:
+        raise archive.missing(archived)
+    if state is not None:
+        table.check_incarnation(state, partitions[0].settings)
+        for partition in partitions:
+            if table.archived(state, partition.partition) > partition.watermark:
+                partition.read_head()  # another process has archived since this one looked
+            if partition.head.floor.number > table.archived(state, partition.partition) + 1:
+                # The next transactions do not follow on the archived ones. Another engine may put both into one file,
+                # and deleted rows could not be noticed then. (A file of several partitions stays.)
+                lease.check()
+                trim_archive(archive, partition)
+                state = table.state() or state
+    return [Growing.begin(partition, table, state) for partition in partitions]
 
 
 def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeLease) -> int:
@@ -101,5 +114,5 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
 
 def _remove_trimmed(partitions: Sequence[Partition], archive: Archive, lease: Lease) -> None:
     for partition in partitions:
-        if removes_trimmed_rows(partition):
+        if partition.changed.trimmed_rows == "remove":
             remove_trimmed_rows(archive, partition, lease)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .read import Archive
     from .table import Table
 
-__all__ = ["compact_space", "rewrite", "scattered_files", "sort_files"]
+__all__ = ["compact_space", "part_file", "rewrite", "scattered_files", "sort_foreign"]
 
 _TRIES = 20
 
@@ -189,7 +189,22 @@ def _is_too_large(archive: Archive, file: File) -> bool:
     return several and file.rows > 1 and archive.files.payload_bytes(file) > 2 * scattered.WINDOW
 
 
-def sort_files(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
+def sort_foreign(archive: Archive, snapshot: Snapshot, file: File) -> None:
+    """Have a file that another engine wrote replaced by files of our own, and those that share its rows' ranges."""
+    for group in scattered_files(archive, snapshot):
+        if file.path in {other.path for other in group}:
+            _sort_files(archive, snapshot, group)
+
+
+def part_file(archive: Archive, snapshot: Snapshot, file: File) -> None:
+    """Have a file of several partitions that streamkit wrote replaced by one for each of them.
+
+    Rows, and payloads, are removed from files of one partition only. A later compaction brings the files together.
+    """
+    _sort_files(archive, snapshot, [part for part in snapshot.files if part.path == file.path])
+
+
+def _sort_files(archive: Archive, snapshot: Snapshot, files: Sequence[File]) -> None:
     """Rewrite the rows of `files` as an archiver would: each file has a range of transactions of a partition."""
     _replace(archive.table, files, list(_sorted_files(archive.table, files, list(snapshot.state.types))))
 

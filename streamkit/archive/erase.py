@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unavailable
 from .columns import as_ours, check_rows
+from .compact import part_file, sort_foreign
 from .delta_log import DIRECTORY
 from .parquet import write_file
 from .snapshot import File, Gone, Snapshot, is_own_name
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .read import Archive
     from .table import Table
 
-__all__ = ["erase_archived", "is_left_behind", "part_file", "sort_foreign", "stored_files"]
+__all__ = ["erase_archived", "is_left_behind", "stored_files"]
 
 _TRIES = 20
 _FOOTER = b"PAR1"
@@ -96,25 +97,6 @@ def _candidates(snapshot: Snapshot, partition: int, spans: Spans) -> Iterator[Fi
             for segment, parts in spans.items()
         ):
             yield file
-
-
-def sort_foreign(archive: Archive, snapshot: Snapshot, file: File) -> None:
-    """Have a file that another engine wrote replaced by files of our own, and those that share its rows' ranges."""
-    from .compact import scattered_files, sort_files
-
-    for group in scattered_files(archive, snapshot):
-        if file.path in {other.path for other in group}:
-            sort_files(archive, snapshot, group)
-
-
-def part_file(archive: Archive, snapshot: Snapshot, file: File) -> None:
-    """Have a file of several partitions that streamkit wrote replaced by one for each of them.
-
-    Rows, and payloads, are removed from files of one partition only. A later compaction brings the files together.
-    """
-    from .compact import sort_files
-
-    sort_files(archive, snapshot, [part for part in snapshot.files if part.path == file.path])
 
 
 def _written(archive: Archive, snapshot: Snapshot, file: File, spans: Spans) -> File:

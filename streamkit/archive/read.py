@@ -24,7 +24,6 @@ from .table import Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..log.partition import Partition
     from ..log.view import LogView
 
 __all__ = ["Archive"]
@@ -67,17 +66,6 @@ class Archive:
                 f"transactions up to {archived} of partition {partition} are archived; restore the table"
             )
         return found
-
-    def newest(self, partition: int, archived: int) -> Snapshot:
-        """The newest version, which holds `partition` up to `archived`. Other processes may have rewritten files."""
-        self._load(False)
-        return self.snapshot(partition, archived)
-
-    def check_location(self, partitions: Sequence[Partition]) -> None:
-        """PermanentError if the log says that something is archived, and here is no table."""
-        archived = max((partition.head.archived for partition in partitions), default=0)
-        if archived and self.table.state() is None:
-            raise self.missing(archived)
 
     def missing(self, archived: int) -> Damaged | Elsewhere:
         """The error to raise if transactions up to `archived` are archived and there is no table."""
@@ -170,7 +158,12 @@ class Archive:
         def walk(snapshot: Snapshot) -> Iterator[Batch]:
             nonlocal here
             _check_trimmed(snapshot, view, here)
-            for rows, reached in self._pieces(snapshot, partition, here[0], last, bounds, COLUMNS, needles):
+            pieces = (
+                self._pieces(snapshot, partition, here[0], last, bounds, COLUMNS)
+                if needles is None
+                else self._pieces_with(needles, snapshot, partition, here[0], last, bounds)
+            )
+            for rows, reached in pieces:
                 for batch in batches(view.log, rows, here, bounds):
                     yield batch
                     end = batch.entries[-1]
@@ -225,30 +218,39 @@ class Archive:
         last: int,
         bounds: Bounds,
         columns: Sequence[str],
-        needles: Needles | None = None,
     ) -> Iterator[tuple[pa.Table, int]]:
-        """Read as `in_order` does. Each table comes with the transaction up to which the rows are then complete.
+        """Read as `in_order` does. Each table comes with the transaction up to which the rows are then complete."""
+        for files, low, high in _windows(snapshot, partition, first, last, bounds):
+            yield from self._window(snapshot, partition, files, low, high, columns)
 
-        With `needles`, some rows without them are left out.
-        """
-        # Several partitions are read beside each other.
-        most = min(scattered.WINDOW, max(_LEAST, _TOGETHER // max(1, len(snapshot.archived))))
+    def _pieces_with(
+        self, needles: Needles, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
+    ) -> Iterator[tuple[pa.Table, int]]:
+        """Read as `_pieces` does, but leave out some of the rows that lack the needles."""
         for files, low, high in _windows(snapshot, partition, first, last, bounds):
             if _alone(files):
-                if needles is not None:
-                    yield self._found(snapshot, partition, files[0], low, high, columns, needles), high
-                    continue
-                rows = self.files.rows(files[0], low, high, columns, most)
-                if rows is not None:
-                    rows = self._in_order(snapshot, partition, rows)
-                    yield rows, high
-                    del rows  # before the next ones are read
-                    continue
-            for rows in windows(self.table, files, Wanted(partition, "number", low, high), columns, most):
-                rows = self._in_order(snapshot, partition, rows)
-                reached = rows["number"][-1].as_py()
-                yield rows if needles is None else _with_needles(rows, needles), reached
+                yield self._found(snapshot, partition, files[0], low, high, needles), high
+                continue
+            for rows, reached in self._window(snapshot, partition, files, low, high, COLUMNS):
+                yield _with_needles(rows, needles), reached
                 del rows
+
+    def _window(
+        self, snapshot: Snapshot, partition: int, files: Sequence[File], low: int, high: int, columns: Sequence[str]
+    ) -> Iterator[tuple[pa.Table, int]]:
+        """The rows of transactions low..high, which `files` hold, as `_pieces` gives them."""
+        # Several partitions are read beside each other.
+        most = min(scattered.WINDOW, max(_LEAST, _TOGETHER // max(1, len(snapshot.archived))))
+        if _alone(files):
+            rows = self.files.rows(files[0], low, high, columns, most)
+            if rows is not None:
+                rows = self._in_order(snapshot, partition, rows)
+                yield rows, high
+                return
+        for rows in windows(self.table, files, Wanted(partition, "number", low, high), columns, most):
+            rows = self._in_order(snapshot, partition, rows)
+            yield rows, rows["number"][-1].as_py()
+            del rows  # before the next ones are read
 
     def _found(
         self,
@@ -257,7 +259,6 @@ class Archive:
         file: File,
         low: int,
         high: int,
-        columns: Sequence[str],
         needles: Needles,
     ) -> pa.Table:
         """The rows with the needles, in commit order; the file is not in memory as a whole."""
@@ -266,7 +267,7 @@ class Archive:
         import pyarrow.compute as pc
 
         places, found = [], []
-        for there, rows in self.files.rows_with(file, low, high, columns, needles.texts):
+        for there, rows in self.files.rows_with(file, low, high, COLUMNS, needles.texts):
             places.append(there)
             needles.passed += len(there[0]) - (0 if rows is None else rows.num_rows)
             if rows is not None:
@@ -276,7 +277,7 @@ class Archive:
             if _order(numbers, positions, snapshot.trimmed[partition].until) is None:
                 raise self._not_once(snapshot, low, high)
         if not found:
-            return self.files.empty(file, columns)
+            return self.files.empty(file, COLUMNS)
         with self.table.mapped():
             rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
             return rows.take(pc.sort_indices(rows["position"]))
@@ -432,12 +433,16 @@ class Archive:
         return self._asked(view.log.partition, max(view.cold_until, number or 0), ask)
 
     def check(self, partition: int, first: int, last: int) -> None:
-        """Read transactions first..last, every byte of them. CorruptData if they are not there, whole."""
+        """Sync the files of transactions first..last, and read every byte. CorruptData if they are not there, whole."""
 
         def ask(snapshot: Snapshot) -> None:
+            # They may be another engine's by now, which syncs nothing.
+            files = (file for file in snapshot.files if file.partition == partition)
+            self.table.sync(file.path for file in files if file.numbers[0] <= last and file.numbers[1] >= first)
             for _ in self.in_order(snapshot, partition, first, last, Bounds()):
                 pass
 
+        self._load(False)  # other processes may have rewritten files
         self._asked(partition, last, ask)
 
     def examine(self, partition: int, last: int) -> Contents:

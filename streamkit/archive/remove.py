@@ -1,4 +1,4 @@
-"""Removes archived transactions from the log after the grace. Their index rows go when runs are merged."""
+"""Removes archived transactions from the log after the grace. Their index rows go when the index is purged."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..index.upkeep import purge, release
+from msgspec.structs import replace
+
+from ..index.head_change import change_head
 from ..log.keys import ARCHIVE
 from ..log.partition import Partition
-from ..log.rows import ArchiveRow, GraceRow, encode_row
+from ..log.rows import ArchiveRow, GraceRow, Head, encode_row
 from ..log.still_in_log import TOGETHER, archive_row, grace_row, put_grace_row
 from ..log.watermarks import reached, with_watermark
 from ..retry import send_until_answered
@@ -58,18 +60,14 @@ def _note_archived(partitions: Sequence[Partition]) -> list[ArchiveRow]:
         return known
     rows = list(known)
     for partition in partitions:
-        place = partition.partition % TOGETHER
-        rows[place] = _noted(partition, known[place], now)
+        place, archived = partition.partition % TOGETHER, partition.head.archived
+        note = known[place]
+        if archived > max([note.removed, *(number for number, _ in note.since)]):
+            since = with_watermark(note.since, archived, now, partition.head.archive_grace)
+            rows[place] = ArchiveRow(note.removed, since)
     if rows != known:
         _keep_notes(partitions[0], rows)
     return rows
-
-
-def _noted(partition: Partition, note: ArchiveRow, now: float) -> ArchiveRow:
-    archived = partition.head.archived
-    if archived <= max([note.removed, *(number for number, _ in note.since)]):
-        return note
-    return ArchiveRow(note.removed, with_watermark(note.since, archived, now, partition.head.archive_grace))
 
 
 def _keep_notes(partition: Partition, rows: Sequence[ArchiveRow]) -> None:
@@ -97,22 +95,22 @@ def _remove(partition: Partition, archive: Archive, note: ArchiveRow) -> tuple[i
     partition.read_head()
     if partition.head.archived < number:
         return 0, note
-    snapshot = archive.newest(partition.partition, number)
-    files = [file for cluster in snapshot.clusters(partition.partition) for file in cluster]
-    # They may be another engine's by now, which syncs nothing.
-    archive.table.sync(file.path for file in files if file.numbers[0] <= number and file.numbers[1] > removed)
-    # The log is the only other copy.
-    archive.check(partition.partition, removed + 1, number)
-    release(partition, number)
-    _delete(partition, [partition.transaction_key(gone) for gone in range(removed + 1, number + 1)])
-    row = encode_row(ARCHIVE, ArchiveRow(number))
-    put = partial(partition.backend.put, partition.key, bytes(ARCHIVE), row)
-    send_until_answered(partition.clock, put, _AGAIN)
-    purge(partition)
-    return number - removed, after
-
-
-def _delete(partition: Partition, keys: list[bytes]) -> None:
+    archive.check(partition.partition, removed + 1, number)  # the log is the only other copy
+    partition.read_head()
+    change_head(partition, partial(_released, number=number))
+    keys = [partition.transaction_key(gone) for gone in range(removed + 1, number + 1)]
     for at in range(0, len(keys), _KEYS):
         delete = partial(partition.backend.delete, partition.key, keys[at : at + _KEYS])
         send_until_answered(partition.clock, delete, _AGAIN)
+    row = encode_row(ARCHIVE, ArchiveRow(number))
+    put = partial(partition.backend.put, partition.key, bytes(ARCHIVE), row)
+    send_until_answered(partition.clock, put, _AGAIN)
+    return number - removed, after
+
+
+def _released(head: Head, number: int) -> Head:
+    """`head` after only the archive holds transactions up to `number`: their packs go."""
+    if head.released >= number:
+        return head
+    packs = tuple(file for file in head.packs if file.last > number)
+    return replace(head, packs=packs, pack=head.pack if head.watermark > number else b"", released=number)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +12,7 @@ from .errors import Damaged
 if TYPE_CHECKING:
     from .delta_log import LogState
 
-__all__ = ["File", "Gone", "Snapshot", "TrimmedMark", "is_own_name", "overlapping", "statistics"]
+__all__ = ["File", "Gone", "Snapshot", "TrimmedMark", "is_own_name", "overlapping"]
 
 _OWN_NAME = re.compile(r"[0-9a-f]{2}-(\d+-\d+-\d+|all)-[0-9a-f]{12}(-[0-9a-f]{16})?\.parquet")
 """The name of an own file. `all` stands for several partitions. Earlier releases read such a file as another
@@ -49,26 +47,6 @@ class File(NamedTuple):
     def ours(self) -> bool:
         """True if streamkit wrote the file. Its rows are then sorted, and they fit in memory."""
         return is_own_name(self.path) and (not self.shared or self.groups is not None)
-
-
-def statistics(parts: Sequence[File]) -> str:
-    """Delta's statistics of one file that is given as one part per partition."""
-    ends = []
-    for at, choose in enumerate((min, max)):
-        moment = choose(part.timestamps[at] for part in parts)
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000))
-        ends.append(
-            {
-                "partition": choose(part.partition for part in parts),
-                "number": choose(part.numbers[at] for part in parts),
-                "position": choose(part.positions[at] for part in parts),
-                "segment": choose(part.segments[at] for part in parts),
-                "sequence": choose(part.sequences[at] for part in parts),
-                "timestamp": f"{seconds}.{moment % 1000:03d}Z",
-            }
-        )
-    rows, nulls = sum(part.rows for part in parts), dict.fromkeys(ends[0], 0)
-    return json.dumps({"numRecords": rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
 
 
 class Gone(Damaged):

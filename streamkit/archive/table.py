@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -33,7 +33,7 @@ from .files import TableFiles
 from .location import ArchiveLocation
 from .log_cleanup import LOG_RETENTION, clean_log
 from .schema import DELTA_TYPES, check_installed, schema
-from .snapshot import File, Gone, Snapshot, TrimmedMark, is_own_name, statistics
+from .snapshot import File, Gone, Snapshot, TrimmedMark, is_own_name
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -269,9 +269,10 @@ class Table(TableFiles):
                 return known
             with self.mapped():
                 files = [file for added in state.added.values() for file in self._files(added)]
-                self._check_history(state, {file.path for file in files})
             partitions = {file.partition for file in files} | set(range(self.partitions(state)))
             archived = {partition: self.archived(state, partition) for partition in sorted(partitions)}
+            with self.mapped():
+                self._check_history(state, {file.path for file in files})
             there = Counter[int]()
             for file in files:
                 there[file.partition] += file.rows
@@ -385,21 +386,15 @@ class Table(TableFiles):
 
         False if the table has moved on since and does not have them: look again.
         """
-        from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
-        from deltalake.transaction import AddAction
 
-        now = time.time_ns() // 1_000_000
         files = [file for part in parts for file in part.files]
-        actions = [AddAction(file.path, file.size, {}, now, True, statistics([file])) for file in files]
-        marks = [self._verified(state)]
-        for part in parts:
-            marks.append(Transaction(f"streamkit/{part.partition}", part.number))
-            marks.append(Transaction(_entries(part.partition), part.entries))
+        marks = {f"streamkit/{part.partition}": part.number for part in parts}
+        marks |= {_entries(part.partition): part.entries for part in parts}
         failed: DeltaError | None = None
         with self.mapped():
             try:
-                if self._append(state, list(actions), CommitProperties(max_commit_retries=0, app_transactions=marks)):
+                if self._append(state, _actions((), files, changed=True), marks):
                     return True
             except DeltaError as error:
                 failed = error
@@ -412,10 +407,8 @@ class Table(TableFiles):
                 raise failed
             return False
 
-    def _verified(self, state: LogState) -> Any:
-        """The mark that no other engine has changed rows up to the version of `state`. CorruptData if one has."""
-        from deltalake import Transaction
-
+    def _verify(self, state: LogState) -> None:
+        """CorruptData if another engine has changed rows up to the version of `state`."""
         try:
             self.snapshot_of(state)
         except Gone as error:
@@ -423,28 +416,14 @@ class Table(TableFiles):
                 f"{self.url}, version {state.version}: the file {error} is missing; if others compact the table just "
                 "now, archive again, else restore it"
             ) from None
-        return Transaction(_CHECKED, state.version)
 
     def replace(self, state: LogState, old: Sequence[File], new: Sequence[File]) -> bool:
         """Put `new` files in the place of `old` ones that hold the same entries. False if the table has moved on.
 
         A shared file is named once for each partition in `new`, and once or more often in `old`.
         """
-        from deltalake import CommitProperties
-        from deltalake.transaction import AddAction, RemoveAction
-
-        now = time.time_ns() // 1_000_000
-        parts: dict[str, list[File]] = {}
-        for file in new:
-            parts.setdefault(file.path, []).append(file)
-        actions: list[Any] = [
-            AddAction(path, files[0].size, {}, now, False, statistics(files)) for path, files in parts.items()
-        ]
-        sizes = {file.path: file.size for file in old}
-        actions += [RemoveAction(path, False, now, size, {}) for path, size in sizes.items()]
-        marks = [self._verified(state)]
         with self.mapped():
-            return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
+            return self._append(state, _actions(old, new, changed=False), {})
 
     def discard(self, files: Iterable[File]) -> None:
         """Delete files of an abandoned commit. Files that the table names stay."""
@@ -456,15 +435,9 @@ class Table(TableFiles):
 
     def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
         """Forget files whose transactions were trimmed. False if the table has a newer version."""
-        from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import RemoveAction
-
-        now = time.time_ns() // 1_000_000
-        actions: list[Any] = [RemoveAction(file.path, True, now, file.size, {}) for file in old]
         left = self.entries(state, partition) - sum(file.rows for file in old)
-        marks = [self._verified(state), Transaction(_entries(partition), left)]
         with self.mapped():
-            return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
+            return self._append(state, _actions(old, (), changed=True), {_entries(partition): left})
 
     def allow_holes(self, state: LogState) -> bool:
         """Give the table the format of one that may lack trimmed rows; False if it has moved on, or has it by now."""
@@ -492,22 +465,21 @@ class Table(TableFiles):
     ) -> bool:
         """Put `new` files, which lack rows of trimmed entries, in the place of `old` ones. False if the table has moved
         on."""
-        from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
-
-        now = time.time_ns() // 1_000_000
-        actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, statistics([file])) for file in new]
-        actions += [RemoveAction(file.path, True, now, file.size, {}) for file in old]
         lost = sum(file.rows for file in old) - sum(file.rows for file in new)
-        marks = [self._verified(state), Transaction(_entries(partition), self.entries(state, partition) - lost)]
-        marks += [Transaction(name, value) for name, value in trimmed.named(partition).items()]
+        marks = {_entries(partition): self.entries(state, partition) - lost, **trimmed.named(partition)}
         with self.mapped():
-            return self._append(state, actions, CommitProperties(max_commit_retries=0, app_transactions=marks))
+            return self._append(state, _actions(old, new, changed=True), marks)
 
-    def _append(self, state: LogState, actions: list[Any], properties: Any) -> bool:
-        """Commit to exactly the version of `state`; False if the table has moved on."""
+    def _append(self, state: LogState, actions: list[Any], marks: Mapping[str, int]) -> bool:
+        """Commit to exactly the version of `state`, with these application transactions and the one that says that
+        nobody else has changed rows so far. False if the table has moved on."""
+        from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
+        self._verify(state)
+        named = {_CHECKED: state.version, **marks}
+        transactions = [Transaction(name, version) for name, version in named.items()]
+        properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
         due = _lacks_checkpoint(state)
 
         def append(url: str) -> None:
@@ -577,6 +549,44 @@ class Table(TableFiles):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.directory, self.path_of(path)))
         return gone
+
+
+def _actions(old: Iterable[File], new: Iterable[File], *, changed: bool) -> list[Any]:
+    """Delta's actions that put `new` files in the place of `old` ones; `changed`: they do not hold the same rows."""
+    from deltalake.transaction import AddAction, RemoveAction
+
+    now = time.time_ns() // 1_000_000
+    parts: dict[str, list[File]] = {}
+    for file in new:
+        parts.setdefault(file.path, []).append(file)
+    sizes = {file.path: file.size for file in old}
+    return [
+        *(
+            AddAction(path, files[0].size, {}, now, changed, _encoded_statistics(files))
+            for path, files in parts.items()
+        ),
+        *(RemoveAction(path, changed, now, size, {}) for path, size in sizes.items()),
+    ]
+
+
+def _encoded_statistics(parts: Sequence[File]) -> str:
+    """Delta's statistics of one file that is given as one part per partition."""
+    ends = []
+    for at, choose in enumerate((min, max)):
+        moment = choose(part.timestamps[at] for part in parts)
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000))
+        ends.append(
+            {
+                "partition": choose(part.partition for part in parts),
+                "number": choose(part.numbers[at] for part in parts),
+                "position": choose(part.positions[at] for part in parts),
+                "segment": choose(part.segments[at] for part in parts),
+                "sequence": choose(part.sequences[at] for part in parts),
+                "timestamp": f"{seconds}.{moment % 1000:03d}Z",
+            }
+        )
+    rows, nulls = sum(part.rows for part in parts), dict.fromkeys(ends[0], 0)
+    return json.dumps({"numRecords": rows, "minValues": ends[0], "maxValues": ends[1], "nullCount": nulls})
 
 
 def _lacks_checkpoint(state: LogState) -> bool:

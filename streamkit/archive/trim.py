@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from .erase import part_file
-from .snapshot import File, Gone, overlapping
+from .compact import part_file
+from .snapshot import Gone, overlapping
 
 if TYPE_CHECKING:
     from ..log.partition import Partition
@@ -35,7 +35,12 @@ def trim_archive(archive: Archive, partition: Partition) -> int:
                     part_file(archive, snapshot, file)
             continue
         # Overlapping files go together, or the rest would have a hole.
-        old = [file for files in overlapping(mine, parted=False) if _below(files, floor) for file in files]
+        old = [
+            file
+            for files in overlapping(mine, parted=False)
+            if all(file.numbers[1] < floor and not file.shared for file in files)
+            for file in files
+        ]
         if not old:
             return 0
         if table.drop(snapshot.state, old, partition.partition):
@@ -44,7 +49,3 @@ def trim_archive(archive: Archive, partition: Partition) -> int:
                     table.filesystem.delete_file(file.path)
             return len(old)
     return 0
-
-
-def _below(files: list[File], floor: int) -> bool:
-    return all(file.numbers[1] < floor and not file.shared for file in files)

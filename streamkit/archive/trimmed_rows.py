@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unavailable
 from ..log.segments import indexed_segments
-from .erase import part_file, sort_foreign
+from .compact import part_file, sort_foreign
 from .parquet import write_file
 from .snapshot import File, Gone, Snapshot, TrimmedMark
 
@@ -21,16 +21,11 @@ if TYPE_CHECKING:
     from ..log.partition import Partition
     from .read import Archive
 
-__all__ = ["remove_trimmed_rows", "removes_trimmed_rows"]
+__all__ = ["remove_trimmed_rows"]
 
 _TRIES = 20
 _CLEAN = 32
 """Files without such rows. The table names them, and later runs do not look at them again."""
-
-
-def removes_trimmed_rows(partition: Partition) -> bool:
-    """True if the space's setting asks to remove trimmed rows."""
-    return partition.changed.trimmed_rows == "remove"
 
 
 def remove_trimmed_rows(archive: Archive, partition: Partition, lease: Lease) -> int:

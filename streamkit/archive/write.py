@@ -9,26 +9,75 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from ..errors import CorruptData, LeaseLost, UnsupportedVersion
+from ..index.head_change import change_head
 from ..log.partition import Partition
+from ..log.rows import Head
 from .file_builder import FileBuilder
 from .parquet import write_file
-from .plan import Growing, move_watermark
 from .snapshot import File
 from .spread import Spread, Work, Wrote
-from .table import Table
+from .table import Part, Table
 
 if TYPE_CHECKING:
     from ..leases import Lease
+    from .delta_log import LogState
     from .read import Archive
 
-__all__ = ["Archived", "archive_partitions", "files_of"]
+__all__ = ["Archived", "Growing", "archive_partitions", "files_of", "move_watermark"]
 
 _ROWS = 1_000_000
 _FRAMES = 250_000
 """A file ends at this many frames. With single entries, the place of a frame takes more memory than its content."""
 _FILES = 64
 """The number of collected files from which on a commit to the table is made."""
+
+
+class Growing:
+    """The part of the next commit that belongs to one partition."""
+
+    def __init__(self, partition: Partition, reached: int, entries: int) -> None:
+        self.partition = partition
+        self.reached = reached
+        """The last transaction that the table holds."""
+        self.entries = entries
+        """The entries that the table holds."""
+        self.number = reached
+        """The last transaction in `files`."""
+        self.files: list[File] = []
+
+    @classmethod
+    def begin(cls, partition: Partition, table: Table, state: LogState | None) -> Growing:
+        """The part that follows on the table. A commit that the head does not know yet is taken over."""
+        reached = table.archived(state, partition.partition)
+        last, archived = partition.watermark, partition.head.archived
+        if not archived <= reached <= last:
+            raise CorruptData(
+                f"{table.url} ends at transaction {reached} of partition {partition.partition}; the log says that "
+                f"{archived} are archived and {last} are there: table and log do not belong together, restore one of "
+                "them"
+            )
+        if reached > archived:
+            # An archiver stopped between its commit and the watermark.
+            found = table.snapshot_of(state).files if state is not None else ()
+            table.sync(
+                file.path for file in found if file.partition == partition.partition and file.numbers[1] > archived
+            )
+            move_watermark(partition, reached)
+        return cls(partition, reached, table.entries(state, partition.partition))
+
+    @property
+    def part(self) -> Part:
+        rows = sum(file.rows for file in self.files)
+        return Part(self.partition.partition, self.files, self.number, self.entries + rows)
+
+    def committed(self) -> None:
+        """The table holds `files`: say so in the head, and begin the next part."""
+        self.entries = self.part.entries
+        move_watermark(self.partition, self.number)
+        self.reached, self.files = self.number, []
 
 
 class Archived(NamedTuple):
@@ -123,8 +172,6 @@ def _commit(
         # Another partition's archiver, or a compaction, was faster; or another archiver of one of these.
     # Its files are synced. The version before the commit may be another engine's.
     table.sync()
-    for one in some:
-        move_watermark(one.partition, one.number)
     transactions = sum(one.number - one.reached for one in some)
     files = [file for one in some for file in one.files]
     entries = sum(file.rows for file in files)
@@ -146,8 +193,9 @@ def files_of(
 ) -> Iterator[tuple[File | None, int]]:
     """Yield each file with the last transaction that the files then hold, and at the end (None, last transaction)."""
     number = max(reached, partition.floor.number - 1)  # transactions that were trimmed first are not archived
+    records = partition.records(number + 1, last)
     builder = FileBuilder(partition)
-    for _, record in partition.records(number + 1, last):
+    for _, record in records:
         try:
             if not builder.add(number + 1, record, until):
                 last = number
@@ -161,3 +209,19 @@ def files_of(
     if number < last:
         raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
     yield write_file(table, builder.sorted()) if builder.rows else None, number
+
+
+def move_watermark(partition: Partition, number: int) -> None:
+    """Say in the head that the archive holds everything up to `number`. It never goes back."""
+
+    def archived(head: Head) -> Head:
+        if head.archived >= number:
+            return head
+        if head.watermark < number:
+            raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
+        return replace(head, archived=number)
+
+    head, etag = partition.known_head()
+    if etag is None or head.watermark < number:
+        partition.read_head()  # the known head may be old
+    change_head(partition, archived)

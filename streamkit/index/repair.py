@@ -115,7 +115,7 @@ def _repair(partition: Partition) -> int:
     damaged = len(log.findings)
     archived = listed = log.head.archived if there else _archived(partition)
     note, damaged_note = _note(partition)
-    held = whole_from(partition, note.removed + 1, archived) if archived else 1
+    held = partition.ask(whole_from, note.removed + 1, archived) if archived else 1
     only = archived if held is None else held - 1
     contents = Contents()
     if archived:

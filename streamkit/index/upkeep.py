@@ -30,7 +30,7 @@ from ..log.watermarks import Watermarks, reached, with_watermark
 from ..retry import attempts, delete_rows, put_settled
 from .compaction import Expiry, Rules
 from .cursor import Chunk
-from .head_change import change_head, put_head, remove_files
+from .head_change import put_head, remove_files
 from .merge import FANOUT, after_inline, joined, merge_inline, merge_step, next_merge
 from .run_format import SectionBuilder, decode_inline, encode_inline
 from .runs import Runs
@@ -277,20 +277,6 @@ def merge_all_with(partition: Partition, rules: Rules | None = None) -> bool:
         if etag is None or not _is_due(partition, head):
             return etag is not None
         merge_some(partition, rules)
-
-
-def release(partition: Partition, number: int) -> None:
-    """Note in the head that only the archive holds transactions up to `number`, and drop their packs."""
-
-    def released(head: Head) -> Head:
-        if head.released >= number:
-            return head
-        packs = tuple(file for file in head.packs if file.last > number)
-        pack = head.pack if head.watermark > number else b""
-        return replace(head, packs=packs, pack=pack, released=number)
-
-    partition.read_head()
-    change_head(partition, released)
 
 
 def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | None = None) -> Head:

@@ -256,7 +256,7 @@ class Partition:
 
         Raises `error` if the log has no more of them than `view` reads from it already.
         """
-        held = still_in_log_from(self, 1, view.head.archived)
+        held = self.ask(still_in_log_from, view.head.archived)
         if held is None or max(held - 1, view.head.released) >= view.cold_until:
             raise error
         self.archive().warn_unreadable(self.where(view.head.archived), error)

@@ -42,20 +42,16 @@ def put_grace_row(partition: Partition, row: GraceRow) -> None:
     partition.backend.put(_grace_partition(partition), bytes(GRACE), encode_row(GRACE, row))
 
 
-def still_in_log_from(partition: Partition, first: int, last: int) -> int | None:
+def still_in_log_from(view: LogView, last: int) -> int | None:
     """The first transaction from which on the log holds all up to `last`; None if it lacks the last one.
 
     Rows below the last removal do not count, because a late writer may have left them.
     """
-    return whole_from(partition, max(first, archive_row(partition).removed + 1), last)
+    return whole_from(view, archive_row(view.log).removed + 1, last)
 
 
-def whole_from(partition: Partition, first: int, last: int) -> int | None:
+def whole_from(view: LogView, first: int, last: int) -> int | None:
     """The first transaction from which on the log has all rows up to `last`; None if it lacks the last one."""
-    return partition.ask(_whole_from, first, last)
-
-
-def _whole_from(view: LogView, first: int, last: int) -> int | None:
     partition, packs = view.log, view.packs
     start, end = partition.transaction_key(first), partition.transaction_key(last + 1)
     rows = {transaction_number(row.key) for row in partition.backend.scan(partition.key, start, end, values=False)}

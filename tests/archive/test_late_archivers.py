@@ -11,7 +11,7 @@ import pytest
 
 import streamkit
 from streamkit import CorruptData, LeaseLost, Record, Store
-from streamkit.archive import compact, write
+from streamkit.archive import archiver, compact, write
 from streamkit.archive.table import Table
 from streamkit.leases import Lease
 
@@ -99,6 +99,25 @@ def test_a_space_made_again_has_nothing_of_an_archive_whose_archiver_was_stopped
     fill(store, "new", 7)
     store.archive(SPACE)
     assert texts(store) == texts(world.process()) == [f"new {at}" for at in range(7)]
+
+
+def test_an_archiver_that_looked_before_another_archived_continues_from_the_table(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = world.process(), world.process()
+    first.create_space(SPACE, partitions=2)
+    for segment in ("s", "t", "u", "v"):
+        fill(first, segment, 2, segment)
+    first.archive(SPACE)
+
+    def another() -> None:
+        for segment in ("s", "t", "u", "v"):
+            fill(other, f"later {segment}", 1, segment)
+        assert other.archive(SPACE).entries == 4
+
+    once_before(monkeypatch, archiver, "archive_space", another)
+    assert first.archive(SPACE).entries == 0
+    assert len(texts(first)) == 12
 
 
 def test_a_deletion_that_was_stopped_is_completed_with_the_archive(

@@ -153,7 +153,7 @@ STEPS = [
     (trimmed_rows, "write_file"),
     (Table, "allow_holes"),
     (Table, "thin"),
-    (Table, "_verified"),
+    (Table, "_verify"),
     (Table, "_append"),
     (Table, "sync"),
 ]
