@@ -1,51 +1,44 @@
-"""Arguments that callers hand in, checked: TypeError for a wrong type, ValueError for a wrong value."""
+"""Arguments that callers hand in, checked: TypeError for a wrong type, ValueError for a wrong value.
+
+A function that a caller passes in must have done its work when its call returns.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .errors import InvalidName
-from .log.batches import Bounds
-from .log.floors import Gaps
 from .names import check_name
-from .seconds import check_seconds
+
+if TYPE_CHECKING:
+    from .log.floors import Gaps
 
 __all__ = [
-    "bounds_of",
+    "check_choice",
     "check_count",
     "check_erasure",
+    "check_function",
     "check_gaps",
     "check_hours",
     "check_listing",
+    "check_poll",
     "check_reverse",
+    "check_seconds",
     "check_sequence",
     "check_type",
+    "completed",
     "newest_of",
 ]
 
-_LATEST = (1 << 53) - 1
-"""Milliseconds since the epoch. No clock goes above it, and other formats cannot hold more."""
+T = TypeVar("T")
+_PLAIN = (type(None), bool, int, str, bytes)
+_MOST = 1e15
+"""Seconds: more than 30 million years. The milliseconds still fit a stored integer."""
 _MOST_SEQUENCES = 1_000_000
 """Sequences that one erasure names."""
-
-
-def bounds_of(
-    min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_timestamp: Any, limit: Any, gaps: Any
-) -> Bounds:
-    """The bounds of a reading; `limit` is checked with them."""
-    for name, value in (
-        ("min_sequence", min_sequence),
-        ("max_sequence", max_sequence),
-        ("min_timestamp", min_timestamp),
-        ("max_timestamp", max_timestamp),
-        ("limit", limit),
-    ):
-        check_type(value, int, f"{name} is an int", optional=True)
-        if value is not None and value < 0:
-            raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
-    low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
-    return Bounds(min_sequence or 0, max_sequence or 0, low, high, check_gaps(gaps))
 
 
 def check_type(value: Any, kind: Any, what: str, *, optional: bool = False) -> None:
@@ -67,6 +60,131 @@ def check_count(name: str, value: Any, least: int = 1, *, most: int | None = Non
     return int(value)
 
 
+def check_choice(name: str, value: Any, *known: str) -> str:
+    """`value`, one of the `known` ones."""
+    if value not in known:
+        *first, last = map(repr, known)
+        raise ValueError(f"{name} is {', '.join(first)} or {last}, not {value!r:.60}")
+    return str(value)
+
+
+def check_seconds(name: str, value: Any, *, positive: bool = False, endless: bool = False) -> float:
+    """Return `value` as a float: from 0, or above 0 if `positive`; infinity only if `endless`. TypeError or
+    ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = math.inf
+    if math.isnan(seconds) or seconds < 0 or (positive and seconds == 0):
+        raise ValueError(f"{name} is a {'positive ' if positive else ''}number of seconds from 0, not {value}")
+    if _MOST < seconds < math.inf and not endless:
+        raise ValueError(f"{name} is at most {_MOST:g} seconds, not {value}")
+    if math.isinf(seconds) and not endless:
+        raise ValueError(f"{name} is a finite number of seconds, not {seconds}")
+    return seconds
+
+
+def check_poll(poll: Any) -> tuple[float, float] | None:
+    """(at first, at most) in seconds, or None."""
+    if poll is None:
+        return None
+    if not isinstance(poll, (tuple, list)) or len(poll) != 2:
+        raise TypeError(f"poll is two numbers of seconds, between looks at first and at most, not {poll!r:.60}")
+    least, most = (check_seconds("poll", value, positive=True) for value in poll)
+    if least > most:
+        raise ValueError(f"poll is the pause at first, and the longest one: {least:g} is more than {most:g}")
+    return least, most
+
+
+def check_function(name: str, function: Any, takes: str, *, iterated: bool = False, awaited: bool = False) -> None:
+    """Raise TypeError for an object that cannot be called, or that would do its work only after the call.
+
+    `takes`: the argument of the call, for the message. `iterated`: a generator function is fine, because the caller
+    iterates the result. `awaited`: an async function is fine, because the caller awaits the result.
+    """
+    import inspect
+
+    if not callable(function):
+        raise TypeError(f"{name} is a function of {takes}, not {function!r:.60}")
+    called = _called(function)
+    if inspect.iscoroutinefunction(called):
+        if not awaited:
+            raise TypeError(
+                f"{name} is an async function, {function!r:.60}: nobody would await it, and its work would never be "
+                "done. Hand in a plain function, or use streamkit.aio, which awaits handlers"
+            )
+    elif inspect.isasyncgenfunction(called) or (inspect.isgeneratorfunction(called) and not iterated):
+        raise TypeError(
+            f"{name} is a generator function, {function!r:.60}: nobody would iterate it, and its work would never be "
+            "done. Hand in a function without yield"
+        )
+
+
+def completed(name: str, result: T) -> T:
+    """Return the result of a call. TypeError for an awaitable or a generator, because its work is still to do. A lambda
+    can return one, and only its result shows that.
+    """
+    if type(result) in _PLAIN:
+        return result
+    import inspect
+
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()  # or Python warns that it was never awaited
+    elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
+        return result
+    raise TypeError(
+        f"{name} returned a {type(result).__name__}: nobody awaits or iterates it, so its work was not done. "
+        "Do the work before the function returns"
+    )
+
+
+def _called(function: Any) -> Any:
+    """The function whose code a call runs: behind partials, bound methods and `__call__`."""
+    import inspect
+
+    while not inspect.isfunction(function):
+        if isinstance(function, partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif inspect.isfunction(type(function).__call__) and not inspect.iscoroutinefunction(function):
+            return type(function).__call__
+        else:
+            break
+    return function
+
+
+def check_subclass(what: str, value: Any, base: type) -> None:
+    """TypeError unless `value` is a subclass of `base`. `what` says what takes it, for the error."""
+    if not isinstance(value, type) or not issubclass(value, base):
+        raise TypeError(f"{what} a subclass of {base.__name__}, not {value!r:.60}")
+
+
+def check_several(name: str, values: Any, example: str = "[name]") -> None:
+    """TypeError unless `values` is iterable. One str is refused, because its letters would be taken for the values."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} are several, as in {example}, not {values!r:.60}")
+
+
+def check_names_of(name: str, values: Any, what: str) -> tuple[str, ...]:
+    """The legal names of `what` in `values`, each once."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} are several names, as in {name}=[name], not {values!r:.60}")
+    return tuple(dict.fromkeys(check_name(value, what) for value in values))
+
+
+def check_texts(what: str, texts: Any) -> dict[str, str]:
+    """A copy of a mapping of str to str. TypeError for anything else."""
+    check_type(texts, Mapping, f"{what} maps str to str; it is no mapping")
+    for key, value in texts.items():
+        for text in (key, value):
+            if not isinstance(text, str):
+                raise TypeError(f"{what} maps str to str; {key!r} has a value of type {type(value).__name__}")
+    return dict(texts)
+
+
 def newest_of(until: Any, min_age: Any, now: int) -> int:
     """The newest timestamp (ms) that both allow."""
     newest = 1 << 62
@@ -81,9 +199,7 @@ def newest_of(until: Any, min_age: Any, now: int) -> int:
 
 def check_gaps(gaps: Any) -> Gaps:
     check_type(gaps, str, "gaps is 'raise', 'skip' or 'yield'")
-    if gaps not in ("raise", "skip", "yield"):
-        raise ValueError(f"gaps is 'raise', 'skip' or 'yield', not {gaps!r}")
-    return cast(Gaps, gaps)
+    return cast("Gaps", check_choice("gaps", gaps, "raise", "skip", "yield"))
 
 
 def check_listing(prefix: Any, after: Any, limit: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from .archive_url import ArchivePlace, archive_place
-from .arguments import check_count, check_type
+from .arguments import check_count, check_poll, check_seconds, check_type
 from .backend import Ambiguous, ArchiveHost, ArchiveWriter, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed, Unavailable
@@ -20,7 +20,6 @@ from .log.policy import policy_of
 from .open_store import ArchiveRoot, OpenStore
 from .reentry import mark_backend
 from .retry import RetryingBackend
-from .seconds import check_poll, check_seconds
 from .statistics import Counters
 from .store import Store
 from .url import shown_scheme

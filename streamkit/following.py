@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .arguments import check_seconds
 from .handle import Handle
 from .log.batches import Bounds, left
 from .log.floors import Gaps
@@ -14,7 +15,6 @@ from .log.partition import Partition
 from .log.read_space import Cursor, merge
 from .model import Entry, SegmentStatus
 from .reading import Reader
-from .seconds import check_seconds
 
 __all__ = ["Follower"]
 

@@ -11,6 +11,7 @@ from types import TracebackType
 
 import msgspec
 
+from .arguments import check_seconds, check_texts
 from .errors import (
     CorruptData,
     Fenced,
@@ -22,7 +23,6 @@ from .errors import (
 from .leases import Lease, LeaseGrant, check_grant, is_held
 from .model import Entry, Record
 from .names import check_name, internal_name
-from .seconds import check_seconds
 from .store import Store, inner
 
 __all__ = ["Member", "Members", "Membership"]
@@ -235,12 +235,8 @@ class Members:
 
 
 def _checked(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise TypeError(f"a member's metadata maps str to str; it is no {type(metadata).__name__}")
-    found = dict(metadata or {})
+    found = check_texts("a member's metadata", {} if metadata is None else metadata)
     for text in (*found, *found.values()):
-        if not isinstance(text, str):
-            raise TypeError(f"a member's metadata maps str to str; there is a {type(text).__name__} in it")
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError("a member's metadata is UTF-8, which has no lone surrogates")
     return found

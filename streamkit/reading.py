@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
+from .arguments import check_gaps, check_type
 from .handle import Handle
 from .log.batches import Batch, Bounds, left
 from .log.floors import Gaps
@@ -19,7 +20,28 @@ from .log.statuses import present
 from .model import Entry, SegmentStatus, no_status
 from .space import segments_of
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "bounds_of"]
+
+_LATEST = (1 << 53) - 1
+"""Milliseconds since the epoch. No clock goes above it, and other formats cannot hold more."""
+
+
+def bounds_of(
+    min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_timestamp: Any, limit: Any, gaps: Any
+) -> Bounds:
+    """The bounds of a reading; `limit` is checked with them."""
+    for name, value in (
+        ("min_sequence", min_sequence),
+        ("max_sequence", max_sequence),
+        ("min_timestamp", min_timestamp),
+        ("max_timestamp", max_timestamp),
+        ("limit", limit),
+    ):
+        check_type(value, int, f"{name} is an int", optional=True)
+        if value is not None and value < 0:
+            raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
+    low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
+    return Bounds(min_sequence or 0, max_sequence or 0, low, high, check_gaps(gaps))
 
 
 class Reader:

@@ -8,7 +8,7 @@ from os import urandom
 
 import msgspec
 
-from .arguments import check_type
+from .arguments import check_choice, check_seconds, check_type
 from .backend import ABSENT, Backend
 from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
@@ -27,7 +27,6 @@ from .log.visible import shown
 from .names import partition_of
 from .retention import Retention
 from .retry import put_settled
-from .seconds import check_seconds
 
 __all__ = [
     "MOST_PARTITIONS",
@@ -208,8 +207,7 @@ def settings_of(partitions: int, durability: str, idempotency_window: float, arc
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise ValueError(f"a space has 1 to {MOST_PARTITIONS} partitions, not {partitions}")
     check_type(durability, str, "durability is 'committed' or 'buffered'")
-    if durability not in ("committed", "buffered"):
-        raise ValueError(f"durability is 'committed' or 'buffered', not {durability!r}")
+    check_choice("durability", durability, "committed", "buffered")
     window = check_seconds("idempotency_window", idempotency_window, positive=True, endless=True)
     grace = check_seconds("archive_grace", archive_grace, positive=True)
     return Settings(partitions, durability, window, grace)
@@ -226,8 +224,7 @@ def changed_settings(
         grace = check_seconds("archive_grace", archive_grace, positive=True)
     if trimmed_rows is not None:
         check_type(trimmed_rows, str, "trimmed_rows is 'keep' or 'remove'")
-        if trimmed_rows not in ("keep", "remove"):
-            raise ValueError(f"trimmed_rows is 'keep' or 'remove', not {trimmed_rows!r}")
+        check_choice("trimmed_rows", trimmed_rows, "keep", "remove")
     return Changed(window, grace, trimmed_rows or "")
 
 

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from uuid import UUID
 
 from .arguments import (
-    bounds_of,
+    check_choice,
     check_count,
     check_erasure,
+    check_function,
     check_gaps,
     check_hours,
     check_listing,
+    check_names_of,
     check_reverse,
+    check_seconds,
     check_sequence,
     check_type,
+    completed,
     newest_of,
 )
 from .backend import Ambiguous
@@ -32,7 +36,6 @@ from .errors import (
     TransientError,
 )
 from .following import Follower
-from .functions import check_function, completed
 from .handle import Handle
 from .html import html_table
 from .leases import Lease, LeaseGrant, acquire, check_grant, release, renew
@@ -50,8 +53,7 @@ from .log.statuses import written
 from .model import Entry, Record, SegmentStatus, no_entry
 from .names import InternalName, check_name, internal_name
 from .open_store import OpenStore
-from .reading import Reader
-from .seconds import check_seconds
+from .reading import Reader, bounds_of
 from .space import Space, SpaceSettings, create_space, settings_of
 from .statistics import Statistics
 from .transaction import Draft, Transaction
@@ -1036,8 +1038,7 @@ class Store:
         check_type(source, Store, "source is a store")
         if source.id == self.id and source._shared.archive_root()[0] == self._shared.archive_root()[0]:
             raise ValueError("a store is not restored into itself: choose a new UUID for it")
-        if tier not in ("all", "cold"):
-            raise ValueError(f'tier is "all" or "cold", not {tier!r}')
+        check_choice("tier", tier, "all", "cold")
         check_type(until, int, "until is a timestamp in milliseconds", optional=True)
         self._handle.check_open()
         source._handle.check_open()
@@ -1100,9 +1101,7 @@ class Store:
         if point is not None:
             check_count("point", point)
         check_type(backup_of, UUID, "backup_of is a uuid.UUID", optional=True)
-        if isinstance(spaces, str):
-            raise TypeError("spaces are several names, not a str: pass [name]")
-        names = None if spaces is None else [check_name(space, "space") for space in spaces]
+        names = None if spaces is None else check_names_of("spaces", spaces, "space")
         return restore_backup(self, url, point, names, backup_of, progress)
 
     def _eraser_lease(self, name: str, wait: float) -> Lease:

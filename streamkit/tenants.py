@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from .arguments import check_type
+from .arguments import check_texts, check_type
 from .client import Client
 from .errors import CorruptData, SequenceMismatch, SpaceFull
 from .model import Record
@@ -168,9 +168,7 @@ class Tenants:
 
 def _checked(tenant: Tenant) -> Tenant:
     check_type(tenant.store, UUID, "a tenant's store is a uuid.UUID")
-    for name, value in tenant.metadata.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"metadata maps str to str; {name!r} has a value of type {type(value).__name__}")
+    check_texts("metadata", tenant.metadata)
     quota = tenant.quota_bytes
     if quota is not None and (type(quota) is not int or quota < 1):
         raise ValueError(f"quota_bytes is a number of bytes from 1, or None, not {quota!r}")

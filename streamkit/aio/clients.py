@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..functions import check_function, completed
+from ..arguments import check_function, completed
 from ..leases import LeaseGrant
 from ..members import Member, Members, Membership
 from .threads import Calls

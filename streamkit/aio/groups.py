@@ -11,11 +11,10 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+from ..arguments import check_seconds, completed
 from ..errors import DeliveryLost, StreamkitError
-from ..functions import completed
 from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport, Settlement
 from ..groups.run import Stop, check_run, log_failure
-from ..seconds import check_seconds
 from ..warn import warn
 from .threads import Calls
 

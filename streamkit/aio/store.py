@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from ..arguments import check_function, completed
 from ..errors import Fenced
-from ..functions import check_function, completed
 from ..leases import Lease, LeaseGrant
 from ..log.commit import Committer
 from ..model import Entry, Record, SegmentStatus

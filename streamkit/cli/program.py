@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from streamkit import Store, StreamkitError
-from streamkit.functions import check_function, completed
+from streamkit.arguments import check_function, completed
 
 if TYPE_CHECKING:
     from streamkit.run import Program, ProgramOverStores

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
-from ..functions import check_function, completed
+from ..arguments import check_function, check_type, completed
 from ..removing.erasures import Seen
 from .versions import Upcast, check_versions
 
@@ -86,8 +86,7 @@ def event(name: Any = None, /, *, version: int = 1, upcast: Mapping[int, Upcast]
     """
     if inspect.isfunction(name):
         return _decorate(name, name.__name__, 1, {})
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"@event takes the event's name, not {name!r:.60}")
+    check_type(name, str, "@event takes the event's name", optional=True)
     if name == "":
         raise ValueError("an event's name is not empty")
     steps = check_versions(version, upcast)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ..aio.store import AsyncStore
+from ..arguments import check_type
 from ..leases import Lease
 from ..model import Entry, SegmentStatus
 from .aggregate import Aggregate
@@ -28,8 +29,7 @@ class AsyncRepository(Generic[A]):
     """
 
     def __init__(self, store: AsyncStore, space: str, aggregate: type[A], **options: Any) -> None:
-        if not isinstance(store, AsyncStore):
-            raise TypeError(f"an AsyncRepository is of an AsyncStore, not of {type(store).__name__}")
+        check_type(store, AsyncStore, "an AsyncRepository is of an AsyncStore")
         self.store = store
         self.sync: Repository[A] = Repository(store.sync, space, aggregate, **options)
 

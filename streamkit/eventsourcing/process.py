@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..functions import check_function, completed
+from ..arguments import check_function, check_type, completed
 from ..model import Entry
 from ..names import check_name
 from ..store import Store, inner
@@ -151,8 +151,7 @@ class ProcessManager:
         **settings: Any,
     ) -> None:
         self.name = check_name(name, "group")
-        if not isinstance(source, Repository):
-            raise TypeError(f"a process manager reacts to the events of a Repository, not of {source!r:.60}")
+        check_type(source, Repository, "a process manager reacts to the events of a Repository")
         self.source = source
         if isinstance(reactions, Mapping):
             _check_names(source.aggregate, reactions)

@@ -12,7 +12,7 @@ from datetime import datetime
 from glob import escape
 from typing import Any, Generic, TypeVar
 
-from ..arguments import check_count, check_type
+from ..arguments import check_count, check_function, check_subclass, check_type, completed
 from ..errors import (
     CorruptData,
     EntriesRemoved,
@@ -22,7 +22,6 @@ from ..errors import (
     TransactionIdMismatch,
 )
 from ..exact import difference
-from ..functions import check_function, completed
 from ..gaps import Gap
 from ..leases import Lease
 from ..model import Entry, Record, SegmentStatus
@@ -73,10 +72,8 @@ class Repository(Generic[A]):
         schema: int = 1,
     ) -> None:
         check_name(space, "space")
-        if not isinstance(store, Store):
-            raise TypeError(f"a repository is of a Store, of an AsyncStore its .sync, not of {type(store).__name__}")
-        if not isinstance(aggregate, type) or not issubclass(aggregate, Aggregate):
-            raise TypeError(f"a repository is of a subclass of Aggregate, not of {aggregate!r:.60}")
+        check_type(store, Store, "a repository is of a Store, of an AsyncStore its .sync")
+        check_subclass("a repository is of", aggregate, Aggregate)
         for name, value in (("snapshot_every", snapshot_every), ("cache", cache)):
             check_count(name, value, 0)
         self.space = space
@@ -190,12 +187,9 @@ class Repository(Generic[A]):
             if at.tzinfo is None:
                 raise ValueError("a moment has a time zone: datetime.now(UTC), or at.replace(tzinfo=UTC)")
             version, last, latest = None, 0, max(int(at.timestamp() * 1000), 1)
-        elif type(at) is int:
-            if at < 0:
-                raise ValueError(f"a version is 0 or more, not {at}")
-            version, last, latest = at, at, 0
         else:
-            raise TypeError(f"at is a version or a datetime, not {type(at).__name__}")
+            check_type(at, int, "at is a version or a datetime")
+            version, last, latest = check_count("a version", at, 0), at, 0
         if version:
             return self._replayed(id, version, last)
         aggregate = self._new(id)
@@ -220,8 +214,7 @@ class Repository(Generic[A]):
 
         CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
         """
-        if not isinstance(entry, Entry):
-            raise TypeError(f"entry is an Entry, not {entry.__class__.__name__}")
+        check_type(entry, Entry, "entry is an Entry")
         type, values = self._format.event(entry)
         return type.name, values
 

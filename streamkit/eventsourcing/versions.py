@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..arguments import check_count, check_function
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
-from ..functions import check_function
 from ..model import Entry
 
 __all__ = ["EVENT", "VERSION", "Upcast", "check_versions", "marks_of", "place_of", "upcast_values", "version_of"]
@@ -24,8 +24,7 @@ def marks_of(name: str, version: int) -> dict[str, str]:
 
 def check_versions(version: int, upcast: Mapping[int, Upcast] | None) -> dict[int, Upcast]:
     """The upcasters by version. ValueError unless there is one for each version before the present one."""
-    if type(version) is not int or version < 1:
-        raise ValueError(f"an event's version is 1 or more, not {version!r}")
+    check_count("an event's version", version)
     steps = dict(upcast or {})
     for number, step in steps.items():
         check_function(f"upcast[{number!r}]", step, "the arguments of an earlier version, a dict")

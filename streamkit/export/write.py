@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from ..arguments import check_names_of
 from ..errors import PermanentError, StreamkitError
 from ..log.partition import Partition
-from ..names import check_name
 from ..store import inner
 from . import lines as kinds
 from .lines import Checkpoint, Digest, End, EntryLine, Export, Line, Space, decode_line, encode_line
@@ -54,11 +54,9 @@ def export_store(
     space that does not exist, if entries that a stopped export has written were removed since, or while another process
     exports to `path`.
     """
-    if isinstance(spaces, str):
-        raise TypeError("spaces are several names, not a str: pass [name]")
     if until is not None and (type(until) is not int or until < 0):
         raise ValueError(f"until is a time in ms since the epoch, not {until!r}")
-    names = list(store.get_spaces()) if spaces is None else [check_name(space, "space") for space in spaces]
+    names = tuple(store.get_spaces()) if spaces is None else check_names_of("spaces", spaces, "space")
     target = Path(path)
     _check_absent(target)
     as_parquet = target.suffix == ".parquet"

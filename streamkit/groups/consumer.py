@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..arguments import check_count, check_type
+from ..arguments import check_count, check_seconds, check_type
 from ..clock import Clock
 from ..errors import DeliveryLost, StoreClosed, StreamkitError
 from ..log.notifier import Notifier
 from ..names import check_name
-from ..seconds import check_seconds
 from ..warn import warn
 from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change

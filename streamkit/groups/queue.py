@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ..arguments import check_type
+from ..arguments import check_seconds, check_type
 from ..checksum import crc32
 from ..model import Record, SegmentStatus
-from ..seconds import check_seconds
 from ..store import Store
 from .consumer import Consumer
 from .group import Group, find_group, open_group, queue_names

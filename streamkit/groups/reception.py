@@ -6,9 +6,8 @@ import threading
 from os import urandom
 from typing import TYPE_CHECKING
 
-from ..arguments import check_count
+from ..arguments import check_count, check_seconds
 from ..names import check_name
-from ..seconds import check_seconds
 from .consumer import Consumer
 from .core import Lane
 from .values import Delivery

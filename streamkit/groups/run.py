@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from ..arguments import check_count
+from ..arguments import check_count, check_function, check_seconds, completed
 from ..errors import DeliveryLost
-from ..functions import check_function, completed
-from ..seconds import check_seconds
 from ..signals import on_signals
 from ..warn import warn, warn_of
 from .values import Delivery

@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..arguments import check_count, check_type
-from ..names import check_name
-from ..seconds import check_seconds
+from ..arguments import check_choice, check_count, check_names_of, check_seconds, check_type
 
 __all__ = ["MOST_LANES", "GroupSettings", "Mode", "checked"]
 
@@ -62,8 +60,7 @@ def checked(given: dict[str, Any], queue: bool = False) -> dict[str, Any]:
             value = given[name]
             check_count(name, value, most=most)
     mode = given.get("mode", "shared")
-    if mode not in ("shared", "exclusive", "key_shared"):
-        raise ValueError(f"mode is 'shared', 'exclusive' or 'key_shared', not {mode!r}")
+    check_choice("mode", mode, "shared", "exclusive", "key_shared")
     if mode == "exclusive":
         given["lanes"] = 1
     key = given.get("key")
@@ -73,9 +70,7 @@ def checked(given: dict[str, Any], queue: bool = False) -> dict[str, Any]:
             raise ValueError("key is for mode='key_shared': the others keep no order by key")
     segments = given.get("segments")
     if segments is not None:
-        if isinstance(segments, str):
-            raise TypeError("segments is a list of names, not one name: segments=[name]")
-        given["segments"] = tuple(sorted({check_name(name, "segment") for name in segments}))
+        given["segments"] = tuple(sorted(check_names_of("segments", segments, "segment")))
         if not given["segments"]:
             raise ValueError("segments is a list of at least one name, or None for all")
     return given

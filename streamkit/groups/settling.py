@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from ..arguments import check_type
-from ..seconds import check_seconds
+from ..arguments import check_choice, check_seconds, check_type
 from .core import Core
 from .decide import behind, give_up
 from .events import Acked, Died, Extended, Held, LaneEvent, Released
@@ -76,8 +75,7 @@ class Receipt(NamedTuple):
 
 def _check(settlement: Settlement) -> None:
     check_type(settlement, Settlement, "settle() takes Settlements")
-    if settlement.action not in get_args(Action):
-        raise ValueError(f"action is one of {', '.join(get_args(Action))}, not {settlement.action!r}")
+    check_choice("action", settlement.action, *get_args(Action))
     if settlement.delay is not None:
         check_seconds("delay", settlement.delay)
     if settlement.action == "extend":

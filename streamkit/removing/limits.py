@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import check_type
+from ..arguments import check_seconds, check_type
 from ..log.floors import Retained
 from ..log.offsets import Offset
 from ..retention import Retention
-from ..seconds import check_seconds
 from .trim import Limit
 
 __all__ = ["limit_of", "stored"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
-from ..functions import completed
+from ..arguments import completed
 from ..model import Entry, Record
 from ..names import check_name
 

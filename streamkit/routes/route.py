@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..arguments import check_function, check_seconds, check_type
 from ..errors import (
     InvalidOffset,
     PermanentError,
@@ -17,7 +18,6 @@ from ..errors import (
     TransactionIdMismatch,
     UnsupportedVersion,
 )
-from ..functions import check_function
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..model import Entry, Record
@@ -33,7 +33,6 @@ from ..run.reading import (
     seconds_behind,
 )
 from ..run.rounds import Stop, check_stop, run_rounds
-from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
 from .copying import FROM, Copies, Failed, Rules, Segment, Transform, Where, place_of
@@ -71,8 +70,7 @@ def open_route(
         check_name(segment, "segment")
     elif segment is not None:
         check_function("segment", segment, "an Entry, or a name")
-    if target_store is not None and not isinstance(target_store, Store):
-        raise TypeError(f"target_store is a store, not {target_store!r:.60}")
+    check_type(target_store, Store, "target_store is a store", optional=True)
     if target == source and (target_store is None or target_store.id == store.id):
         raise ValueError(f"a route from {source!r} to itself is refused: name another target or another target_store")
     if isinstance(start, str) and start in ("beginning", "end"):

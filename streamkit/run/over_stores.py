@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
-from ..arguments import check_count, check_type
+from ..arguments import check_count, check_function, check_seconds, check_type
 from ..errors import OutcomeUnknown, StoreClosed, TransientError
 from ..open_store import OpenStore
-from ..seconds import check_seconds
 from ..signals import on_signals
 from ..store import Store, inner
 from ..warn import warn
@@ -121,8 +120,7 @@ class ProgramOverStores:
         threads: int = 8,
         poll: float | None = None,
     ) -> None:
-        if not callable(make):
-            raise TypeError(f"make is a function of a store that gives its parts, not {type(make).__name__}")
+        check_function("make", make, "a store that gives its parts", iterated=True)
         self._make = make
         self._threads = check_count("threads", threads)
         self._poll = None if poll is None else check_seconds("poll", poll, positive=True)

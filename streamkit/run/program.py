@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from ..arguments import check_function, completed
 from ..clock import Clock
 from ..errors import LeaseNotAcquired, StoreClosed
-from ..functions import check_function, completed
 from ..signals import on_signals
 from ..store import Store, inner
 from ..warn import warn

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from ..arguments import check_seconds
 from ..errors import OutcomeUnknown, StoreClosed, TransientError
 from ..log.follow import PollTimer
-from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..functions import check_function
+from ..arguments import check_function
 from ..store import Store
 
 __all__ = ["Handled", "Worker"]

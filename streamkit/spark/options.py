@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from ..arguments import check_choice
 from ..client import Client, connect
 from ..names import check_name
 from .predicates import AnyOf, parse_filters
@@ -67,7 +68,6 @@ _TABLE = "option."
 """Spark gives the options of a table with this before their names, and again without it, beside its properties."""
 _UNSAID = ("snapshot", "path", "checkpointlocation")
 """Options that no user gives."""
-_TIERS = ("all", "cold", "hot")
 _SECONDS = 100_000_000_000
 """A smaller number is a time in seconds, not in milliseconds: in milliseconds it would be before March 1973."""
 LATEST = "latest"
@@ -126,7 +126,7 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
         stores=_stores(given.get("store", "*")),
         space=None if given.get("space", "*") == "*" else check_name(given["space"], "space"),
         archive=given.get("archive"),
-        tier=_one_of("tier", given.get("tier", "all"), _TIERS),
+        tier=check_choice("the option 'tier'", given.get("tier", "all"), "all", "cold", "hot"),
         columns=_columns(given.get("columns", "")),
         first=bound("from", given.get("from", "")),
         last=bound("until", given.get("until", "")),
@@ -137,7 +137,9 @@ def parse(options: Mapping[str, str], *, writing: bool = False) -> Options:
         ),
         filters=parse_filters(given.get("filters", ""), _moment),
         max_rows=_count("maxRowsPerTrigger", given.get("maxrowspertrigger", "0"), 0),
-        fail_on_loss=_one_of("failOnDataLoss", given.get("failondataloss", "true").lower(), ("true", "false"))
+        fail_on_loss=check_choice(
+            "the option 'failOnDataLoss'", given.get("failondataloss", "true").lower(), "true", "false"
+        )
         == "true",
         split=_count("segmentSplit", given.get("segmentsplit", "100000"), 1),
         snapshot=given.get("snapshot", ""),
@@ -194,12 +196,6 @@ def _columns(text: str) -> tuple[str, ...]:
         if name not in COLUMNS:
             raise ValueError(f"the option 'columns' names {name!r}; there are {', '.join(COLUMNS)}")
     return names
-
-
-def _one_of(name: str, text: str, known: tuple[str, ...]) -> str:
-    if text not in known:
-        raise ValueError(f"the option {name!r} is one of {', '.join(known)}, not {text[:100]!r}")
-    return text
 
 
 def _count(name: str, text: str, least: int) -> int:

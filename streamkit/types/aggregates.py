@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ..arguments import check_subclass
 from ..eventsourcing.aggregate import Aggregate, EventType, event_types
 from .registry import Registry, Type
 
@@ -21,8 +22,7 @@ def types_of(aggregate: type[Aggregate], *, codec: Literal["json", "msgpack"] = 
     The value of an entry has the arguments of the event as attributes. `codec`: the repository's codec. The registry is
     for reading: the aggregate writes. ValueError for an event with `**arguments`, which has no fields.
     """
-    if not isinstance(aggregate, type) or not issubclass(aggregate, Aggregate):
-        raise TypeError(f"types_of takes a subclass of Aggregate, not {aggregate!r:.60}")
+    check_subclass("types_of takes", aggregate, Aggregate)
     return Registry([_type_of(made, codec) for made in event_types(aggregate).values()])
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from ..aio.groups import AsyncConsumer, AsyncGroup, AsyncQueue
-from ..functions import check_function
+from ..arguments import check_function
 from ..groups import GroupStatus, RunReport
 from ..model import SegmentStatus
 from .groups import TypedDelivery, handling, jobs, sorted_out

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..arguments import check_type
 from ..causation import CAUSATION, CORRELATION, entry_id
 from ..errors import InvalidRecord
 from ..eventsourcing.versions import EVENT, VERSION
@@ -29,8 +30,7 @@ def to_cloudevent(entry: Entry, source: str) -> dict[str, Any]:
     An entry that was written as a CloudEvent keeps its attributes. Another one gets them from its type, its segment and
     its timestamp; the attributes `causationid` and `correlationid` are those of `streamkit.causation`.
     """
-    if not isinstance(entry, Entry):
-        raise TypeError(f"a CloudEvent is made of an Entry, not of {type(entry).__name__}")
+    check_type(entry, Entry, "a CloudEvent is made of an Entry")
     metadata = entry.metadata
     time = datetime.fromtimestamp(entry.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     event: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from ..functions import check_function
+from ..arguments import check_function
 from ..groups import Consumer, Delivery, Group, GroupStatus, Queue, RunReport
 from ..model import Entry, SegmentStatus
 from .registry import Policy, Registry, Typed

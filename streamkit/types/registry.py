@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from ..arguments import check_type
+from ..arguments import check_choice, check_type
 from ..errors import CorruptData, PermanentError, UnsupportedVersion
 from ..eventsourcing.codecs import Codec, JsonCodec, MsgpackCodec, PydanticCodec
 from ..eventsourcing.versions import (
@@ -225,15 +225,13 @@ def _name_of(entry: Entry) -> str | None:
 
 def check_policy(policy: Policy) -> Policy:
     """ValueError for another policy than these."""
-    if policy not in ("raise", "skip", "raw"):
-        raise ValueError(f"unknown is 'raise', 'skip' or 'raw', not {policy!r}")
+    check_choice("unknown", policy, "raise", "skip", "raw")
     return policy
 
 
 def _codecs(kind: type[Any], codec: str, is_pydantic: bool) -> tuple[Codec, Codec]:
     """The codec of the class, and one for the fields of its earlier versions."""
-    if codec not in ("json", "msgpack"):
-        raise ValueError(f"codec is 'json' or 'msgpack', not {codec!r}")
+    check_choice("codec", codec, "json", "msgpack")
     if is_pydantic:
         if codec != "json":
             raise ValueError(f"{kind.__qualname__} is a pydantic model, which is written as JSON")

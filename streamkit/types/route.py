@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..arguments import check_function
 from ..eventsourcing.versions import EVENT, VERSION
-from ..functions import check_function
 from ..model import Entry, Record
 from .registry import Policy, Registry, Typed
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from ..arguments import completed
 from ..errors import CorruptData, PermanentError, StreamkitError, TransientError
-from ..functions import completed
 from ..gaps import Gap
 from ..model import Entry
 from ..removing.erasures import begins_late, erased_since, has_erasures, seen_by

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from ..functions import check_function
+from ..arguments import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders

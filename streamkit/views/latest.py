@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..functions import check_function
+from ..arguments import check_function
 from ..model import Entry
 from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, limited, placeholders
 from .keys import stored

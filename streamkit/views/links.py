@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
-from ..arguments import check_type
-from ..functions import check_function
+from ..arguments import check_function, check_type
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from ..arguments import check_type
+from ..arguments import check_choice, check_count, check_function, check_names_of, check_seconds, check_type
 from ..errors import (
     CorruptData,
     InvalidOffset,
@@ -21,13 +21,11 @@ from ..errors import (
     StoreClosed,
     Unavailable,
 )
-from ..functions import check_function
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
 from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space, seconds_behind
 from ..run.rounds import Stop, check_stop, run_rounds
-from ..seconds import check_seconds
 from ..store import Store, inner
 from ..warn import warn
 from .build import Build, Definition, is_clean, pending_erasures_of
@@ -63,32 +61,22 @@ def open_view(
 ) -> OpenView:
     """See `Store.view`."""
     check_name(name, "view")
-    if not isinstance(view, View):
-        raise TypeError(f"a view is an instance of a subclass of streamkit.View, not {view!r:.60}")
+    check_type(view, View, "a view is an instance of a subclass of streamkit.View")
     for method in ("setup", "apply", "load", "erase"):
         if hasattr(view, method):
             check_function(f"{type(view).__name__}.{method}", getattr(view, method), "a database")
-    if isinstance(spaces, str) or not isinstance(spaces, Iterable):
-        raise TypeError(f'spaces are several names, as in spaces=["orders"], not {spaces!r:.60}')
-    names = tuple(dict.fromkeys(check_name(space, "space") for space in spaces))
+    names = check_names_of("spaces", spaces, "space")
     if not names:
         raise ValueError("a view follows at least one space")
-    version = view.version
-    if isinstance(version, bool) or not isinstance(version, int):
-        raise TypeError(f"a view's version is an int, not {type(version).__name__}")
-    if version < 0:
-        raise ValueError(f"a view's version is 0 or more, not {version}")
-    if on_error not in ("pause", "skip"):
-        raise ValueError(f'on_error is "pause" or "skip", not {on_error!r}')
-    check_type(batch, int, "batch is a number of entries")
-    if batch < 1:
-        raise ValueError(f"batch is 1 or more entries, not {batch}")
+    check_count("a view's version", view.version, 0)
+    check_choice("on_error", on_error, "pause", "skip")
+    check_count("batch", batch)
     check_seconds("publish_every", publish_every, endless=True)
     inner(store)
     place = default_path(store, name) if path is None else os.fspath(path)
     layout = view.layout if isinstance(view, EntryView) else 0
     definition = Definition(store, name, view, names, on_error, batch)
-    return OpenView(definition, ViewFiles(place, version, names, layout), bool(publish), publish_every)
+    return OpenView(definition, ViewFiles(place, view.version, names, layout), bool(publish), publish_every)
 
 
 class OpenView:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..arguments import check_type
+from ..arguments import check_several, check_type
 from ..model import Entry
 from ..run.reading import Removed
 from .conditions import Column, extract, json_path
@@ -30,8 +30,7 @@ class Query(EntryView):
 
     def __init__(self, paths: Iterable[str] = (), *, version: int = 1) -> None:
         super().__init__(version)
-        if isinstance(paths, str) or not isinstance(paths, Iterable):
-            raise TypeError(f'paths are several, as in Query(["user.id"]), not {paths!r:.60}')
+        check_several("paths", paths, 'Query(["user.id"])')
         self._paths = tuple(dict.fromkeys(paths))
         for path in self._paths:
             json_path(path)

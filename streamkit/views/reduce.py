@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from ..arguments import check_function
 from ..errors import PermanentError
 from ..exact import difference
-from ..functions import check_function
 from ..model import Entry
 from .entries import EntryView
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Literal
 
-from ..arguments import check_type
+from ..arguments import check_choice, check_function, check_type
 from ..errors import MissingDependency, PermanentError
-from ..functions import check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .database import FOREIGN
@@ -75,8 +74,7 @@ class Search(EntryView):
         With `syntax` it is a query in FTS5's own language: AND, OR, NOT, NEAR. ValueError if it is malformed.
         """
         check_type(query, str, "a query is text")
-        if order not in ("rank", "newest", "oldest"):
-            raise ValueError(f'order is "rank", "newest" or "oldest", not {order!r}')
+        check_choice("order", order, "rank", "newest", "oldest")
         if syntax and "\0" in query:
             raise ValueError("a query of FTS5 has no NUL: it would end there")
         terms = query if syntax else _terms(query)

@@ -9,8 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..arguments import check_count, check_type
-from ..functions import check_function
+from ..arguments import check_count, check_function
 from ..model import Entry
 from ..run.reading import Removed
 from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, placeholders
@@ -32,9 +31,7 @@ class Vectors(EntryView):
     def __init__(self, embed: Callable[[Entry], Sequence[float] | None], dimensions: int, *, version: int = 1) -> None:
         super().__init__(version)
         check_function("embed", embed, "an Entry", iterated=True)
-        check_type(dimensions, int, "dimensions are an int")
-        if dimensions < 1:
-            raise ValueError(f"a vector has 1 or more dimensions, not {dimensions}")
+        check_count("dimensions", dimensions)
         self._embed = embed
         self._dimensions = dimensions
         self._next = 1

@@ -32,11 +32,10 @@ LAYERS = (
         "statistics",
         "reentry",
         "metadata",
-        "seconds",
         "signals",
         "speed",
         "terminal",
-        "functions",
+        "arguments",
         "html",
         "url",
     },
@@ -44,7 +43,7 @@ LAYERS = (
     {"retry", "log", "causation"},
     {"index", "leases"},
     # the store and its parts
-    {"space", "archive_url", "open_store", "handle", "arguments", "writing", "transaction", "reading", "following"},
+    {"space", "archive_url", "open_store", "handle", "writing", "transaction", "reading", "following"},
     {"store", "client", "", "aio", "places"},
     {"run"},
     # clients of the store
@@ -74,6 +73,7 @@ BACKENDS = {"backend", "checksum", "digest", "errors", "reentry", "speed"}
 
 UPWARD = {
     ("streamkit.pytest_plugin", "streamkit_memory"): "the store of a test is in memory",
+    ("streamkit.arguments", "streamkit.log.floors"): "for the type checker",
     ("streamkit.aio.store", "streamkit.archive"): "for the type checker",
     ("streamkit.aio.groups", "streamkit.groups"): "the same for coroutines; imported when it is asked for",
     ("streamkit.aio.groups", "streamkit.groups.run"): "the same for coroutines; imported when it is asked for",
