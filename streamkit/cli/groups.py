@@ -11,7 +11,7 @@ import typer
 from streamkit import DeliveryLost, PermanentError, Store
 from streamkit.terminal import visible
 
-from .options import Archive, Json, SpaceName, StoreId, Url, note_missing, open_store
+from .options import Json, SpaceName, note_missing, with_store
 from .output import entry_line, entry_text, iso, print_line, print_note, record_line
 
 if TYPE_CHECKING:
@@ -26,16 +26,14 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", sh
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
 
 
-def groups(
-    space: SpaceName, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
-) -> None:
+@with_store
+def groups(opened: Store, space: SpaceName, json: Json = False) -> None:
     """List the groups of a space."""
-    with open_store(url, store, archive) as opened:
-        names = opened.get_groups(space)
-        for name in names:
-            print_line(record_line({"space": space, "group": name}) if json else name)
-        if not names:
-            note_missing(opened, space)
+    names = opened.get_groups(space)
+    for name in names:
+        print_line(record_line({"space": space, "group": name}) if json else name)
+    if not names:
+        note_missing(opened, space)
 
 
 def _group(store: Store, space: str, name: str) -> Group:
@@ -57,120 +55,103 @@ def _status_fields(status: GroupStatus) -> dict[str, Any]:
 
 
 @group.command("show")
-def show(
-    space: SpaceName,
-    name: GroupName,
-    json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
-) -> None:
+@with_store
+def show(opened: Store, space: SpaceName, name: GroupName, json: Json = False) -> None:
     """Show the lag, the pending, ready, delayed and dead entries, the position, and the settings."""
-    with open_store(url, store, archive) as opened:
-        found = _group(opened, space, name)
-        fields = _status_fields(found.status())
-        if json:
-            settings = msgspec.structs.asdict(found.settings)
-            print_line(record_line({"space": space, "group": name, **fields, "settings": settings}))
-            return
-        for field, value in fields.items():
-            if field == "consumers":
-                value = ", ".join(f"{each['name']} ({each['pending']} pending)" for each in value) or "none"
-            print_line(f"{field}: {value}")
+    found = _group(opened, space, name)
+    fields = _status_fields(found.status())
+    if json:
+        settings = msgspec.structs.asdict(found.settings)
+        print_line(record_line({"space": space, "group": name, **fields, "settings": settings}))
+        return
+    for field, value in fields.items():
+        if field == "consumers":
+            value = ", ".join(f"{each['name']} ({each['pending']} pending)" for each in value) or "none"
+        print_line(f"{field}: {value}")
 
 
 @group.command("pending")
+@with_store
 def pending(
+    opened: Store,
     space: SpaceName,
     name: GroupName,
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only deliveries of this consumer.")] = None,
     limit: Limit = 100,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """List the deliveries that consumers hold now, the oldest first.
 
     Example: `streamkit group pending orders billing --limit 10`
     """
-    with open_store(url, store, archive) as opened:
-        for found in _group(opened, space, name).pending(consumer, limit):
-            fields = {"consumer": found.consumer, "attempt": found.attempt, "deadline": found.deadline}
-            if json:
-                print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(found.entry))}))
-            else:
-                head = f"with {found.consumer}  attempt {found.attempt}  until {iso(found.deadline)}  entry: "
-                print_line(head.encode() + entry_text()(found.entry))
+    for found in _group(opened, space, name).pending(consumer, limit):
+        fields = {"consumer": found.consumer, "attempt": found.attempt, "deadline": found.deadline}
+        if json:
+            print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(found.entry))}))
+        else:
+            head = f"with {found.consumer}  attempt {found.attempt}  until {iso(found.deadline)}  entry: "
+            print_line(head.encode() + entry_text()(found.entry))
 
 
 @group.command("dead")
-def dead(
-    space: SpaceName,
-    name: GroupName,
-    limit: Limit = 100,
-    json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
-) -> None:
+@with_store
+def dead(opened: Store, space: SpaceName, name: GroupName, limit: Limit = 100, json: Json = False) -> None:
     """Print the dead letters, the oldest first: since when, after how many attempts, the reason, and the entry.
 
     An entry is its time, segment, sequence, payload and metadata.
 
     Example: `streamkit group dead orders billing --json`
     """
-    with open_store(url, store, archive) as opened:
-        for letter in _group(opened, space, name).dead_letters(limit):
-            fields = {"reason": letter.reason, "attempt": letter.attempt, "timestamp": letter.timestamp}
-            if json:
-                print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(letter.entry))}))
-            else:
-                tried = f"{letter.attempt} attempt" + "s" * (letter.attempt != 1)
-                head = f"dead since {iso(letter.timestamp)}  {tried}  reason: {visible(letter.reason)}  entry: "
-                print_line(head.encode() + entry_text()(letter.entry))
+    for letter in _group(opened, space, name).dead_letters(limit):
+        fields = {"reason": letter.reason, "attempt": letter.attempt, "timestamp": letter.timestamp}
+        if json:
+            print_line(record_line({**fields, "entry": msgspec.Raw(entry_line(letter.entry))}))
+        else:
+            tried = f"{letter.attempt} attempt" + "s" * (letter.attempt != 1)
+            head = f"dead since {iso(letter.timestamp)}  {tried}  reason: {visible(letter.reason)}  entry: "
+            print_line(head.encode() + entry_text()(letter.entry))
 
 
 @group.command("redrive")
-def redrive(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_store
+def redrive(opened: Store, space: SpaceName, name: GroupName) -> None:
     """Bring all dead letters back.
 
     Example: `streamkit group redrive orders billing`
     """
-    with open_store(url, store, archive) as opened:
-        count = _group(opened, space, name).redrive()
-        print_note(f"{count} brought back")
+    count = _group(opened, space, name).redrive()
+    print_note(f"{count} brought back")
 
 
 @group.command("seek")
+@with_store
 def seek(
+    opened: Store,
     space: SpaceName,
     name: GroupName,
     offset: Annotated[str, typer.Argument(metavar="OFFSET", help="'beginning', 'end', or an offset.")],
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Continue after an offset. Pending, waiting and dead entries are forgotten.
 
     Example: `streamkit group seek orders billing beginning`
     """
-    with open_store(url, store, archive) as opened:
-        _group(opened, space, name).seek(offset)
+    _group(opened, space, name).seek(offset)
 
 
 @group.command("rm")
-def rm(space: SpaceName, name: GroupName, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_store
+def rm(opened: Store, space: SpaceName, name: GroupName) -> None:
     """Forget a group. The entries stay.
 
     Example: `streamkit group rm orders billing`
     """
-    with open_store(url, store, archive) as opened:
-        _group(opened, space, name).delete()
+    _group(opened, space, name).delete()
 
 
 @queue.command("put")
+@with_store
 def put(
+    opened: Store,
     name: QueueName,
     payload: Annotated[
         str | None,
@@ -179,25 +160,21 @@ def put(
     key: Annotated[str | None, typer.Option(help="Keys are served in turn.")] = None,
     delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Not before so long.")] = 0.0,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones first.")] = 0,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Add jobs to a queue, which is made if it is not there.
 
     Example: `streamkit queue put emails '{"to": "ada"}' --priority 5`
     """
-    with open_store(url, store, archive) as opened:
-        found = opened.queue(name)
-        if payload is not None:
-            found.put(payload.encode(), key=key, delay=delay, priority=priority)
-            return
-        count = 0
-        while lines := sys.stdin.buffer.readlines(1 << 20):
-            jobs = [line.rstrip(b"\r\n") for line in lines if line.strip()]
-            found.put_many(jobs, key=key, delay=delay, priority=priority)
-            count += len(jobs)
-        print_note(f"{count} jobs put")
+    found = opened.queue(name)
+    if payload is not None:
+        found.put(payload.encode(), key=key, delay=delay, priority=priority)
+        return
+    count = 0
+    while lines := sys.stdin.buffer.readlines(1 << 20):
+        jobs = [line.rstrip(b"\r\n") for line in lines if line.strip()]
+        found.put_many(jobs, key=key, delay=delay, priority=priority)
+        count += len(jobs)
+    print_note(f"{count} jobs put")
 
 
 def _has_queue(store: Store, name: str) -> bool:
@@ -216,7 +193,9 @@ def _delivery_line(delivery: Delivery) -> bytes:
 
 
 @queue.command("receive")
+@with_store
 def receive(
+    opened: Store,
     name: QueueName,
     limit: Limit = 1,
     wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For the first one.")] = 0.0,
@@ -224,9 +203,6 @@ def receive(
         bool, typer.Option("--auto-ack", help="At most once: acknowledged before it is shown.")
     ] = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Take jobs. Acknowledge each by its receipt until its deadline. Exits with 1 if no job is ready.
 
@@ -234,28 +210,26 @@ def receive(
 
     Example: `streamkit queue receive emails --limit 10 --wait 20 --json`
     """
-    with open_store(url, store, archive) as opened:
-        if not _has_queue(opened, name):
-            print_note(_no_queue(opened, name))
-            if not wait:
-                raise typer.Exit(1)
-        deliveries = opened.queue(name).consumer("cli").receive(limit, wait, auto_ack=auto_ack)
-        for delivery in deliveries:
-            if json:
-                print_line(_delivery_line(delivery))
-            else:
-                print_line(f"{delivery.receipt}  ".encode() + entry_text()(delivery.entry))
+    if not _has_queue(opened, name):
+        print_note(_no_queue(opened, name))
+        if not wait:
+            raise typer.Exit(1)
+    deliveries = opened.queue(name).consumer("cli").receive(limit, wait, auto_ack=auto_ack)
+    for delivery in deliveries:
+        if json:
+            print_line(_delivery_line(delivery))
+        else:
+            print_line(f"{delivery.receipt}  ".encode() + entry_text()(delivery.entry))
     if not deliveries:
         raise typer.Exit(1)
 
 
 @queue.command("ack")
+@with_store
 def ack(
+    opened: Store,
     name: QueueName,
     receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT", help="As `receive` gave them.")],
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Acknowledge jobs that are done. Exits 1 if a job went to another consumer meanwhile; the others are acknowledged
     all the same.
@@ -263,16 +237,15 @@ def ack(
     Example: `streamkit queue ack emails RECEIPT RECEIPT`
     """
     lost: dict[str, DeliveryLost] = {}
-    with open_store(url, store, archive) as opened:
-        if not _has_queue(opened, name):
-            raise PermanentError(_no_queue(opened, name))
-        found = opened.queue(name)
-        consumer = found.consumer("cli")
-        for receipt in receipts:
-            try:
-                consumer.ack(found.group.delivery(receipt))
-            except DeliveryLost as error:
-                lost[receipt] = error
+    if not _has_queue(opened, name):
+        raise PermanentError(_no_queue(opened, name))
+    found = opened.queue(name)
+    consumer = found.consumer("cli")
+    for receipt in receipts:
+        try:
+            consumer.ack(found.group.delivery(receipt))
+        except DeliveryLost as error:
+            lost[receipt] = error
     if lost:
         first = next(iter(lost.values()))
         first.add_note(f"it is so of {len(lost)} of {len(receipts)} receipts: {' '.join(lost)}")

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from streamkit import Lease
+from streamkit import Lease, Store
 
-from .options import Archive, StoreId, Url, open_store
+from .options import with_store
 
 __all__ = ["lease"]
 
@@ -25,23 +25,22 @@ Send = Callable[[int], None]
 """Sends a signal to the command."""
 
 
+@with_store
 def lease(
+    opened: Store,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lease.", show_default=False)],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.", show_default=False)],
     ttl: Annotated[float, typer.Option(metavar="SECONDS", help="How long it outlives its holder.")] = 30.0,
     wait: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Keep trying for this long. Without it, try once.")
     ] = None,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Run COMMAND while holding the lease NAME; exit as it does.
 
     Exits 1 at once if someone else holds the lease. If it is lost on the way, COMMAND is terminated. COMMAND finds
     the fencing token in $STREAMKIT_LEASE_TOKEN.
     """
-    with open_store(url, store, archive) as opened, opened.lease(name, ttl=ttl, wait=wait) as held:
+    with opened.lease(name, ttl=ttl, wait=wait) as held:
         code = _run(command, name, held)
         held.check()
     raise typer.Exit(code)

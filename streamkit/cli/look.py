@@ -8,7 +8,7 @@ import typer
 
 from streamkit import CorruptData, Store
 
-from .options import Archive, Json, SpaceName, StoreId, Url, check_space, note_missing, open_client, open_store
+from .options import Archive, Json, SpaceName, Url, check_space, note_missing, open_client, with_store
 from .output import iso, print_line, print_note, record_line, status_fields, status_text
 from .progress import progress
 
@@ -47,35 +47,35 @@ def stores(
                 print_note(f"CorruptData: spaces of store {store_id} cannot be counted: {', '.join(size.damaged)}")
 
 
-def spaces(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_store
+def spaces(opened: Store, json: Json = False) -> None:
     """List the spaces of the store."""
-    with open_store(url, store, archive) as opened:
-        for name in opened.get_spaces():
-            print_line(record_line({"space": name}) if json else name)
+    for name in opened.get_spaces():
+        print_line(record_line({"space": name}) if json else name)
 
 
+@with_store
 def segments(
+    opened: Store,
     space: SpaceName,
     long: Annotated[bool, typer.Option("--long", "-l", help="With first and last sequence and time.")] = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """List the segments of a space."""
-    with open_store(url, store, archive) as opened:
-        name = None
-        for name in opened.get_segments(space):
-            if long:
-                found = opened.segment_status(space, name)
-                print_line(record_line(status_fields(found)) if json else status_text(found))
-            else:
-                print_line(record_line({"space": space, "segment": name}) if json else name)
-        if name is None:
-            note_missing(opened, space)
+    name = None
+    for name in opened.get_segments(space):
+        if long:
+            found = opened.segment_status(space, name)
+            print_line(record_line(status_fields(found)) if json else status_text(found))
+        else:
+            print_line(record_line({"space": space, "segment": name}) if json else name)
+    if name is None:
+        note_missing(opened, space)
 
 
+@with_store
 def status(
+    opened: Store,
     space: Annotated[
         str | None, typer.Argument(metavar="SPACE", help="One space. Default: all.", show_default=False)
     ] = None,
@@ -83,34 +83,30 @@ def status(
         str | None, typer.Argument(metavar="SEGMENT", help="One segment of it.", show_default=False)
     ] = None,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Sum up the store, one space, or one segment: entries, and the times of the first and the last."""
-    with open_store(url, store, archive) as opened:
-        if space is not None:
-            check_space(opened, space)
-        if space is not None and segment is not None:
-            found = opened.segment_status(space, segment)
-            print_line(record_line(status_fields(found)) if json else status_text(found))
-            return
-        names = list(opened.get_spaces()) if space is None else [space]
-        damaged = 0
-        for name in names:
-            try:
-                fields = space_summary(opened, name)
-            except CorruptData as error:
-                if space is not None:
-                    raise
-                print_note(f"space {name!r} is damaged: {error}")
-                damaged += 1
-                continue
-            print_line(record_line(fields) if json else _summary_text(fields))
-        if not names:
-            print_note(f"the store {opened.id} is empty")
-        if damaged:
-            raise CorruptData(f"{damaged} spaces cannot be read, and are named above; see `streamkit verify`")
+    if space is not None:
+        check_space(opened, space)
+    if space is not None and segment is not None:
+        found = opened.segment_status(space, segment)
+        print_line(record_line(status_fields(found)) if json else status_text(found))
+        return
+    names = list(opened.get_spaces()) if space is None else [space]
+    damaged = 0
+    for name in names:
+        try:
+            fields = space_summary(opened, name)
+        except CorruptData as error:
+            if space is not None:
+                raise
+            print_note(f"space {name!r} is damaged: {error}")
+            damaged += 1
+            continue
+        print_line(record_line(fields) if json else _summary_text(fields))
+    if not names:
+        print_note(f"the store {opened.id} is empty")
+    if damaged:
+        raise CorruptData(f"{damaged} spaces cannot be read, and are named above; see `streamkit verify`")
 
 
 def space_summary(store: Store, space: str) -> dict[str, Any]:

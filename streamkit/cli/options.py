@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Concatenate, ParamSpec
 from uuid import UUID, uuid4
 
 import typer
@@ -36,7 +38,10 @@ __all__ = [
     "open_client",
     "open_store",
     "resolved_url",
+    "with_store",
 ]
+
+P = ParamSpec("P")
 
 Url = Annotated[
     str | None,
@@ -122,6 +127,25 @@ def open_store(url: str | None, store_id: str | None, archive: str | None = None
             raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
         with client.store(chosen) as store:
             yield store
+
+
+def with_store(command: Callable[Concatenate[Store, P], None]) -> Callable[..., None]:
+    """Open the store of a command's first parameter. The command gets the options that name it, after its own."""
+    signature = inspect.signature(command, eval_str=True)
+    named = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("url", Url), ("store", StoreId), ("archive", Archive))
+    ]
+
+    @wraps(command)
+    def opening(*, url: str | None, store: str | None, archive: str | None, **options: Any) -> None:
+        with open_store(url, store, archive) as opened:
+            command(opened, **options)  # type: ignore[call-arg]
+
+    parameters = [*signature.parameters.values()][1:] + named
+    opening.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    opening.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return opening
 
 
 def check_space(store: Store, space: str) -> None:

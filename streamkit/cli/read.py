@@ -8,19 +8,16 @@ from typing import Annotated
 
 import typer
 
-from streamkit import Entry
+from streamkit import Entry, Store
 
 from .options import (
-    Archive,
     Json,
     MaxTimestamp,
     MinTimestamp,
     SegmentName,
     SpaceName,
-    StoreId,
-    Url,
     note_missing,
-    open_store,
+    with_store,
 )
 from .output import entry_line, entry_text, print_line, print_note
 
@@ -30,7 +27,9 @@ Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", hel
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many entries; 0: all.")]
 
 
+@with_store
 def consume(
+    opened: Store,
     spaces: Annotated[list[str], typer.Argument(metavar="SPACE", help="The spaces.", show_default=False)],
     segment: Segment = None,
     offset: Annotated[
@@ -43,9 +42,6 @@ def consume(
     max_timestamp: MaxTimestamp = 0,
     limit: Limit = 0,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Read spaces in the order of their commits, or one segment in the order of its sequences, up to the present.
 
@@ -56,56 +52,50 @@ def consume(
     if segment is not None and (offset or len(spaces) > 1):
         raise typer.BadParameter("--segment takes one SPACE and goes by --min-sequence, not by --offset")
     offsets = _offsets(spaces, offset or [])
-    with open_store(url, store, archive) as opened:
-        if segment is not None:
-            entries = opened.consume_segment(
-                spaces[0],
-                segment,
-                min_sequence=min_sequence,
-                max_sequence=max_sequence,
-                min_timestamp=min_timestamp,
-                max_timestamp=max_timestamp,
-                limit=limit,
-            )
-        elif len(spaces) == 1:
-            entries = opened.consume_space(
-                spaces[0],
-                offset=offsets[spaces[0]],
-                min_timestamp=min_timestamp,
-                max_timestamp=max_timestamp,
-                limit=limit,
-            )
-        else:
-            entries = opened.consume(offsets, min_timestamp=min_timestamp, max_timestamp=max_timestamp, limit=limit)
-        last = _print_all(entries, json, show_space=len(spaces) > 1)
-        if last is None:
-            note_missing(opened, *spaces)
-        if not json:
-            _print_next(last, segment)
+    if segment is not None:
+        entries = opened.consume_segment(
+            spaces[0],
+            segment,
+            min_sequence=min_sequence,
+            max_sequence=max_sequence,
+            min_timestamp=min_timestamp,
+            max_timestamp=max_timestamp,
+            limit=limit,
+        )
+    elif len(spaces) == 1:
+        entries = opened.consume_space(
+            spaces[0],
+            offset=offsets[spaces[0]],
+            min_timestamp=min_timestamp,
+            max_timestamp=max_timestamp,
+            limit=limit,
+        )
+    else:
+        entries = opened.consume(offsets, min_timestamp=min_timestamp, max_timestamp=max_timestamp, limit=limit)
+    last = _print_all(entries, json, show_space=len(spaces) > 1)
+    if last is None:
+        note_missing(opened, *spaces)
+    if not json:
+        _print_next(last, segment)
 
 
-def peek(
-    space: SpaceName,
-    segment: SegmentName,
-    json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
-) -> None:
+@with_store
+def peek(opened: Store, space: SpaceName, segment: SegmentName, json: Json = False) -> None:
     """Print the latest entry of a segment."""
-    with open_store(url, store, archive) as opened:
-        entry = opened.peek(space, segment)
-        if json:
-            print_line(entry_line(entry))
-        elif entry.sequence:
-            print_line(entry_text()(entry))
-        else:
-            print_note(f"{segment} in {space} is empty")
-        if not entry.sequence:
-            note_missing(opened, space)
+    entry = opened.peek(space, segment)
+    if json:
+        print_line(entry_line(entry))
+    elif entry.sequence:
+        print_line(entry_text()(entry))
+    else:
+        print_note(f"{segment} in {space} is empty")
+    if not entry.sequence:
+        note_missing(opened, space)
 
 
+@with_store
 def follow(
+    opened: Store,
     space: SpaceName,
     segment: Segment = None,
     offset: Annotated[str | None, typer.Option(metavar="HEX", help="After this offset.")] = None,
@@ -115,22 +105,18 @@ def follow(
         typer.Option(min=0, metavar="SECONDS", help="End after this long without an entry; else never."),
     ] = None,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Read a space, or one segment, from its start and then live, until Ctrl-C."""
     if segment is None and after:
         raise typer.BadParameter("--after needs --segment; a space goes by --offset")
     if segment is not None and offset is not None:
         raise typer.BadParameter("--segment goes by --after, not by --offset")
-    with open_store(url, store, archive) as opened:
-        note_missing(opened, space)
-        if segment is not None:
-            entries = opened.follow_segment(space, segment, after=after, timeout=timeout)
-        else:
-            entries = opened.follow_space(space, offset=offset, timeout=timeout)
-        _print_all(entries, json, live=True)
+    note_missing(opened, space)
+    if segment is not None:
+        entries = opened.follow_segment(space, segment, after=after, timeout=timeout)
+    else:
+        entries = opened.follow_space(space, offset=offset, timeout=timeout)
+    _print_all(entries, json, live=True)
 
 
 def _offsets(spaces: list[str], given: list[str]) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from streamkit import CorruptData, Store
 from streamkit.removing.report import EraseReport
 from streamkit.store import inner
 
-from .options import Archive, Json, SpaceName, StoreId, Url, check_space, metadata_pairs, open_store
+from .options import Json, SpaceName, check_space, metadata_pairs, with_store
 from .output import confirmed, print_line, print_note, record_line
 from .progress import progress
 
@@ -24,7 +24,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say wha
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
+@with_store
 def trim(
+    opened: Store,
     space: SpaceName,
     segment: OneSegment = None,
     before: Annotated[
@@ -35,23 +37,19 @@ def trim(
     max_age: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep entries up to this age.")] = None,
     dry_run: DryRun = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Remove the first entries of a segment, or the first transactions of a space. One bound is given."""
     place = before if before is None or segment is None else _sequence(before)
-    with open_store(url, store, archive) as opened:
-        check_space(opened, space)
-        report = opened.trim(
-            space,
-            segment,
-            before=place,
-            keep_entries=keep_entries,
-            keep_bytes=keep_bytes,
-            max_age=max_age,
-            dry_run=dry_run,
-        )
+    check_space(opened, space)
+    report = opened.trim(
+        space,
+        segment,
+        before=place,
+        keep_entries=keep_entries,
+        keep_bytes=keep_bytes,
+        max_age=max_age,
+        dry_run=dry_run,
+    )
     what = "would go" if dry_run else "are gone"
     fields = msgspec.to_builtins(report)
     print_line(record_line(fields) if json else f"{report.entries:,} entries, {report.bytes:,} bytes {what}")
@@ -64,7 +62,9 @@ def _sequence(text: str) -> int:
         raise typer.BadParameter(f"--before of a segment takes a sequence, not {text[:60]!r}") from None
 
 
+@with_store
 def erase(
+    opened: Store,
     space: SpaceName,
     segment: Annotated[
         str | None, typer.Argument(metavar="SEGMENT", help='One segment, or a glob: "user-17/*".', show_default=False)
@@ -77,13 +77,10 @@ def erase(
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Make entries unreadable for ever, in log, index and archive. Prints the entries' count first, and asks."""
     pairs = metadata_pairs(metadata or ()) or None
-    with open_store(url, store, archive) as opened, progress("searching", unit="entries") as bar:
+    with progress("searching", unit="entries") as bar:
         check_space(opened, space)
         if not yes or dry_run:
             found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
@@ -117,23 +114,21 @@ def _amounts(report: EraseReport) -> str:
     return f"{text} and {report.hidden:,} that were removed before" if report.hidden else text
 
 
+@with_store
 def size(
+    opened: Store,
     space: Annotated[
         str | None, typer.Argument(metavar="SPACE", help="One space. Default: all.", show_default=False)
     ] = None,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Show the number of entries and segments, the bytes of payload, and the stored bytes by tier.
 
     Internal spaces hold the state of groups, queues, views and routes. They count only in the stored tier `internal`.
     """
-    with open_store(url, store, archive) as opened:
-        if space is not None:
-            check_space(opened, space)
-        found = opened.size(space)
+    if space is not None:
+        check_space(opened, space)
+    found = opened.size(space)
     tiers = {tier.name: tier.bytes for tier in found.tiers}
     if json:
         fields = {"entries": found.entries, "segments": found.segments, "bytes": found.payload_bytes, "stored": tiers}
@@ -147,26 +142,19 @@ def size(
         raise CorruptData(f"damaged, and not counted: {', '.join(map(repr, found.damaged))}; see `streamkit verify`")
 
 
-def rm(
-    space: SpaceName,
-    segment: OneSegment = None,
-    yes: Yes = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
-) -> None:
+@with_store
+def rm(opened: Store, space: SpaceName, segment: OneSegment = None, yes: Yes = False) -> None:
     """Delete a segment, or a whole space with its archive. Asks."""
-    with open_store(url, store, archive) as opened:
-        check_space(opened, space)
-        if not yes:
-            counts = _counts(opened, space) if segment is None else ""
-            what = f"the space {space!r}" if segment is None else f"the segment {segment!r} of {space!r}"
-            if not confirmed(f"Delete {what}{counts}?"):
-                raise typer.Exit(1)
-        if segment is None:
-            opened.delete_space(space)
-        else:
-            opened.delete_segment(space, segment)
+    check_space(opened, space)
+    if not yes:
+        counts = _counts(opened, space) if segment is None else ""
+        what = f"the space {space!r}" if segment is None else f"the segment {segment!r} of {space!r}"
+        if not confirmed(f"Delete {what}{counts}?"):
+            raise typer.Exit(1)
+    if segment is None:
+        opened.delete_space(space)
+    else:
+        opened.delete_segment(space, segment)
 
 
 def _counts(store: Store, space: str) -> str:

@@ -8,14 +8,18 @@ from typing import Annotated
 import msgspec
 import typer
 
-from .options import Archive, Json, MaxTimestamp, StoreId, Url, check_space, open_store
+from streamkit import Store
+
+from .options import Json, MaxTimestamp, check_space, with_store
 from .output import print_line, record_line
 from .progress import progress
 
 __all__ = ["export", "import_"]
 
 
+@with_store
 def export(
+    opened: Store,
     file: Annotated[
         Path,
         typer.Argument(
@@ -35,9 +39,6 @@ def export(
     ] = None,
     until: MaxTimestamp = 0,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Write spaces to a file of JSON lines or of Parquet: all entries, exactly, with the state that an import needs.
 
@@ -47,11 +48,10 @@ def export(
     """
     from streamkit.export import export_store
 
-    with open_store(url, store, archive) as opened:
-        for name in space or ():
-            check_space(opened, name)
-        with progress("exporting", unit="entries") as bar:
-            report = export_store(opened, file, spaces=space, until=until or None, progress=bar.at)
+    for name in space or ():
+        check_space(opened, name)
+    with progress("exporting", unit="entries") as bar:
+        report = export_store(opened, file, spaces=space, until=until or None, progress=bar.at)
     if json:
         print_line(record_line(msgspec.to_builtins(report)))
     else:
@@ -61,13 +61,12 @@ def export(
         )
 
 
+@with_store
 def import_(
+    opened: Store,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of an export.", show_default=False)],
     restart: Annotated[bool, typer.Option("--restart", help="Remove the rest of a stopped import first.")] = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Write the spaces of an export to the store, which must not have them: exactly as they were.
 
@@ -78,7 +77,7 @@ def import_(
     """
     from streamkit.export import import_store
 
-    with open_store(url, store, archive) as opened, progress("importing", unit="entries") as bar:
+    with progress("importing", unit="entries") as bar:
         report = import_store(opened, file, restart=restart, progress=bar.at)
     if json:
         print_line(record_line(msgspec.to_builtins(report)))

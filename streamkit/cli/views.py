@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from .options import Archive, Json, StoreId, Url, open_store
+from streamkit import Store
+
+from .options import Json, with_store
 from .output import iso, print_line, record_line
 from .program import load, parts_of, program_of
 from .progress import progress
@@ -24,13 +26,13 @@ App = Annotated[
 ]
 
 
-def views(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_store
+def views(opened: Store, json: Json = False) -> None:
     """List the views that have a database in the store's place for them, and those that are published."""
     from streamkit.views.catalog import find_views
 
-    with open_store(url, store, archive) as opened:
-        for found in find_views(opened):
-            _print(found, json)
+    for found in find_views(opened):
+        _print(found, json)
 
 
 def _print(found: LocalView, json: bool) -> None:
@@ -47,15 +49,14 @@ def _print(found: LocalView, json: bool) -> None:
     )
 
 
+@with_store
 def view(
+    opened: Store,
     action: Annotated[str, typer.Argument(metavar="ACTION", help="show, query, rebuild, or publish.")],
     name: Name,
     sql: Annotated[str | None, typer.Argument(metavar="SQL", help="For query: a SELECT.", show_default=False)] = None,
     app: App = None,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Show a view, query its database in SQL (read-only), rebuild it, or publish it.
 
@@ -70,14 +71,13 @@ def view(
         return
     from streamkit.views.catalog import find_views, query
 
-    with open_store(url, store, archive) as opened:
-        found = list(find_views(opened, name, local=True))
-        if not found:
-            raise typer.BadParameter(f"there is no database of a view {name!r} here", param_hint="NAME")
-        if action == "show":
-            _print(found[0], json)
-        else:
-            _print_rows(query(found[0].path, sql or ""), json)
+    found = list(find_views(opened, name, local=True))
+    if not found:
+        raise typer.BadParameter(f"there is no database of a view {name!r} here", param_hint="NAME")
+    if action == "show":
+        _print(found[0], json)
+    else:
+        _print_rows(query(found[0].path, sql or ""), json)
 
 
 def _print_rows(rows: tuple[list[str], Any], json: bool) -> None:
@@ -134,19 +134,19 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         print_line(record_line(fields) if json else text)
 
 
-def routes(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_store
+def routes(opened: Store, json: Json = False) -> None:
     """List the routes of the store, where they are, and why those that are paused are."""
-    with open_store(url, store, archive) as opened:
-        for found in opened.get_routes():
-            if json:
-                print_line(record_line(msgspec.to_builtins(found)))
-                continue
-            error = f"  {found.error.error}" if found.error else ""
-            state = "" if found.state == "unknown" else f"  {found.state}{error}"
-            print_line(
-                f"{found.name}  {found.source} -> {found.target}  {found.entries:,} entries read, {found.copied:,} "
-                f"copied{state}"
-            )
+    for found in opened.get_routes():
+        if json:
+            print_line(record_line(msgspec.to_builtins(found)))
+            continue
+        error = f"  {found.error.error}" if found.error else ""
+        state = "" if found.state == "unknown" else f"  {found.state}{error}"
+        print_line(
+            f"{found.name}  {found.source} -> {found.target}  {found.entries:,} entries read, {found.copied:,} "
+            f"copied{state}"
+        )
 
 
 def run(

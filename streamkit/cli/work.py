@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Archive, SpaceName, StoreId, Url, note_missing, open_store
+from streamkit import Store
+
+from .options import SpaceName, note_missing, with_store
 from .output import print_note
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ class CommandFailed(Exception):
     """The command of a job failed. The warning about the attempt names this class."""
 
 
+@with_store
 def work(
+    opened: Store,
     space: SpaceName,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Made if it is not there.", show_default=False)],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.", show_default=False)],
@@ -31,9 +35,6 @@ def work(
     batch: Annotated[int, typer.Option(min=1, help="So many are taken at once.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="Run for this long. Without it, until stopped.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Until nothing is left to do now.")] = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Run COMMAND for each entry, with the payload on its standard input: 0 acknowledges, anything else gives it up.
 
@@ -54,7 +55,6 @@ def work(
 
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"cannot run {command[0]!r}: there is no such command")
-    with open_store(url, store, archive) as opened:
-        note_missing(opened, space)
-        done = opened.group(space, group).run(handle, consumer, concurrency, batch, seconds=seconds, drain=drain)
+    note_missing(opened, space)
+    done = opened.group(space, group).run(handle, consumer, concurrency, batch, seconds=seconds, drain=drain)
     print_note(f"{done.acked} done, {done.failed} attempts failed, {done.dead} dead, {done.lost} too late")

@@ -8,35 +8,35 @@ from typing import Annotated, Any
 
 import typer
 
-from streamkit import OutcomeUnknown, Record, StreamkitError
+from streamkit import OutcomeUnknown, Record, Store, StreamkitError
 from streamkit.names import check_name, partition_of
 from streamkit.store import inner
 
 from .ndjson import Batch, read_batches, segment_from, segment_named
-from .options import Archive, Json, SpaceName, StoreId, Url, metadata_pairs, open_store
+from .options import Json, SpaceName, metadata_pairs, with_store
 from .output import print_line, record_line
 from .progress import progress
 
 __all__ = ["create", "produce"]
 
 
+@with_store
 def create(
+    opened: Store,
     space: SpaceName,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the space. They cannot be changed later.")] = 1,
     durability: Annotated[str, typer.Option(help="committed, or buffered (local disk only).")] = "committed",
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Create a space with settings that its first write would not give it. The same again is fine."""
-    with open_store(url, store, archive) as opened:
-        opened.create_space(space, partitions=partitions, durability=durability)
+    opened.create_space(space, partitions=partitions, durability=durability)
     fields: dict[str, Any] = {"space": space, "partitions": partitions, "durability": durability}
     print_line(record_line(fields) if json else f"{space}  {partitions} partition(s), {durability}")
 
 
+@with_store
 def produce(
+    opened: Store,
     space: SpaceName,
     files: Annotated[
         list[str] | None, typer.Argument(metavar="FILE", help="NDJSON; '-' or none: standard input.")
@@ -58,9 +58,6 @@ def produce(
         typer.Option("--metadata", metavar="NAME=VALUE", help="On every record; may be repeated.", show_default=False),
     ] = None,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Append the lines of NDJSON files, or of standard input, to the segments of a space.
 
@@ -86,7 +83,7 @@ def produce(
     started = time.perf_counter()
     lines, commits, segments = 0, 0, set[str]()
     of_batch = "none"
-    with open_store(url, store, archive) as opened, progress(space, _total_bytes(paths), unit="B") as bar:
+    with progress(space, _total_bytes(paths), unit="B") as bar:
         known = inner(opened).look_up(space)[0]
         partitions = len(known.partitions) if known else 1
         try:
