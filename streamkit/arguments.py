@@ -171,7 +171,8 @@ def check_several(name: str, values: Any, example: str = "[name]") -> None:
 def check_names_of(name: str, values: Any, what: str) -> tuple[str, ...]:
     """The legal names of `what` in `values`, each once."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise TypeError(f"{name} are several names, as in {name}=[name], not {values!r:.60}")
+        example = [values] if isinstance(values, str) else ["a", "b"]
+        raise TypeError(f"{name} are several names, as in {name}={example!r:.60}, not {values!r:.60}")
     return tuple(dict.fromkeys(check_name(value, what) for value in values))
 
 

@@ -471,7 +471,7 @@ def test_a_published_view_is_where_a_fresh_process_begins(subject: Subject, tmp_
 
 def test_arguments_are_checked(subject: Subject, path: str) -> None:
     store = subject.store
-    with pytest.raises(TypeError, match=r'spaces=\["orders"\]'):
+    with pytest.raises(TypeError, match=r"spaces=\['orders'\]"):
         store.view("names", Names(), spaces="orders", path=path)
     with pytest.raises(TypeError, match="instance of a subclass"):
         store.view("names", Names, spaces=["orders"], path=path)  # type: ignore[arg-type]
