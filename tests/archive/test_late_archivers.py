@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import streamkit
-from streamkit import CorruptData, LeaseLost, Record, Store
+from streamkit import CorruptData, LeaseLost, Record, Store, StoreClosed
 from streamkit.archive import archiver, compact, write
 from streamkit.archive.table import Table
 from streamkit.leases import Lease
@@ -216,7 +216,7 @@ def test_the_archive_of_an_archiver_that_slept_through_a_deletion_is_not_taken_f
         fill(fast, "new", 7)
 
     once_before(monkeypatch, Table, "create", again)
-    with pytest.raises(CorruptData, match="deleted"):
+    with pytest.raises(StoreClosed, match="deleted"):
         slow.archive(SPACE)
     with pytest.raises(CorruptData, match="which was deleted"):
         fast.archive(SPACE)
