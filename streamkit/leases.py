@@ -54,7 +54,7 @@ class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
             data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
             return check_grant(msgspec.json.decode(data, type=cls))
         except (ValueError, TypeError):
-            raise ValueError("the text is no grant of a lease; pass what `encode` of a LeaseGrant gave") from None
+            raise ValueError("the text is no grant of a lease; pass the result of LeaseGrant.encode()") from None
 
     def __repr__(self) -> str:
         return f"LeaseGrant(key={self.key!r}, token={self.token}, ttl={self.ttl:g})"
@@ -63,7 +63,7 @@ class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
 def check_grant(grant: Any) -> LeaseGrant:
     """`grant`, which must be a LeaseGrant. TypeError or ValueError."""
     if not isinstance(grant, LeaseGrant):
-        raise TypeError(f"a grant is what `store.acquire_lease(…)` gave, not {type(grant).__name__}")
+        raise TypeError(f"a grant is a LeaseGrant of `store.acquire_lease(…)`, not {type(grant).__name__}")
     check_name(grant.key, "lease")
     if not (0 < grant.token < 1 << 63 and 1 <= grant.ttl <= 3600):
         raise ValueError(f"{grant!r} is no grant that `store.acquire_lease(…)` gave")
@@ -116,8 +116,7 @@ def is_held(backend: Backend, key: str) -> bool:
 
 def _lost_answer(key: str, ttl: float) -> Unavailable:
     return Unavailable(
-        f"the answer to the request for the lease {key!r} was lost; if it was granted, nobody can have it for "
-        f"{ttl:g} seconds"
+        f"the answer to the request for the lease {key!r} was lost; if it was granted, it is taken for {ttl:g} seconds"
     )
 
 

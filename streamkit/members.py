@@ -135,7 +135,7 @@ class Members:
     def check_grant(self, name: str, grant: LeaseGrant) -> None:
         """Refuse a grant that is not of the member `name`: ValueError, or TypeError if it is no grant."""
         if check_grant(grant).key != self._lease_name(check_name(name, "member")):
-            raise ValueError(f"the grant is not of the member {name!r} of {self.group!r}: pass what enter() gave")
+            raise ValueError(f"the grant is not of the member {name!r} of {self.group!r}: pass the grant of enter()")
 
     def list(self) -> list[Member]:
         """Return the members, by name. Costs a look at the log and one at each member's lease.

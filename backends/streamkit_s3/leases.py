@@ -111,7 +111,9 @@ class Leases:
         try:
             lease = msgspec.json.decode(found.data, type=_Lease)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise CorruptData(f"the object {self._name(name)} is no lease; remove it if nobody holds it") from None
+            raise CorruptData(
+                f"the object {self._name(name)} is no lease; remove it if no process holds the lease"
+            ) from None
         return _Found(lease, found.etag, found.age)
 
     def _name(self, name: str) -> str:

@@ -116,7 +116,7 @@ def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
         same = _digest(table, left) == _digest(table, came)
     except _Unknown as error:
         raise CorruptData(
-            f"{table.url}, version {last}: nobody can tell whether rows of streamkit were changed, for {error}; "
+            f"{table.url}, version {last}: changes of streamkit's rows cannot be excluded, because {error}; "
             f"{_advice(table, suspects)}"
         ) from None
     if not same:

@@ -23,7 +23,7 @@ group = typer.Typer(help="Look at a group, and move it.", no_args_is_help=True)
 queue = typer.Typer(help="Put jobs into a queue, and take them out.", no_args_is_help=True)
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The most lines.")]
 
 
 @with_store
@@ -157,9 +157,9 @@ def put(
         str | None,
         typer.Argument(metavar="PAYLOAD", help="The job. Without it, each line of standard input is one."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Keys are served in turn.")] = None,
-    delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Not before so long.")] = 0.0,
-    priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones first.")] = 0,
+    key: Annotated[str | None, typer.Option(help="The key of the job. Keys are served in turn.")] = None,
+    delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait before the job is delivered.")] = 0.0,
+    priority: Annotated[int, typer.Option(min=-100, max=100, help="The priority. Higher ones first.")] = 0,
 ) -> None:
     """Add jobs to a queue, which is made if it is not there.
 

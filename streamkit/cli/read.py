@@ -24,7 +24,7 @@ from .output import entry_line, entry_text, print_line, print_note
 __all__ = ["consume", "follow", "peek"]
 
 Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", help="Only this segment of it.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many entries; 0: all.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="The most entries; 0: all.")]
 
 
 @with_store

@@ -20,7 +20,7 @@ __all__ = ["erase", "rm", "size", "trim"]
 OneSegment = Annotated[
     str | None, typer.Argument(metavar="SEGMENT", help="One segment. Without it, the whole space.", show_default=False)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would go.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the entries that would be removed.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -32,8 +32,10 @@ def trim(
     before: Annotated[
         str | None, typer.Option(help="Remove entries before this: a sequence for a segment, an offset for a space.")
     ] = None,
-    keep_entries: Annotated[int | None, typer.Option(metavar="N", help="The newest so many stay.")] = None,
-    keep_bytes: Annotated[int | None, typer.Option(metavar="BYTES", help="So many bytes of payload stay.")] = None,
+    keep_entries: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N entries.")] = None,
+    keep_bytes: Annotated[
+        int | None, typer.Option(metavar="BYTES", help="Keep the newest entries up to this payload.")
+    ] = None,
     max_age: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep entries up to this age.")] = None,
     dry_run: DryRun = False,
     json: Json = False,

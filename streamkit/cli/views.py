@@ -22,7 +22,7 @@ __all__ = ["routes", "run", "view", "views"]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The view's name, or the path of its database.")]
 App = Annotated[
     str | None,
-    typer.Option("--app", metavar="MODULE:NAME", help="A program, view, or list of these: it knows what to build."),
+    typer.Option("--app", metavar="MODULE:NAME", help="A program, a view, or a list of these."),
 ]
 
 

@@ -45,7 +45,7 @@ def produce(
         str | None, typer.Option(metavar="FIELD", help="Each line's segment is in this field of it.")
     ] = None,
     segment: Annotated[str | None, typer.Option(metavar="SEGMENT", help="Every line goes to this segment.")] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="LINES", help="Commit so many lines at once.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, metavar="LINES", help="Lines of one commit.")] = 1000,
     idempotency_key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Of this run: the same files with the same key are written once."),

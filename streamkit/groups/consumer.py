@@ -42,7 +42,8 @@ def _checked(delivery: object, core: Core) -> Key:
     """The key of a delivery. TypeError for another type, ValueError for a delivery of another group."""
     if not isinstance(delivery, Delivery):
         raise TypeError(
-            f"delivery is what receive() gave, not {type(delivery).__name__}: of a receipt, group.delivery(…) gives it"
+            f"delivery is a Delivery of receive(), not {type(delivery).__name__}; group.delivery(…) makes one from a "
+            "receipt"
         )
     if delivery.tag != core.tag:
         raise ValueError("the delivery is of another group or queue: settle it with a consumer of that one")

@@ -61,11 +61,9 @@ class Receipt(NamedTuple):
             epoch, lane, ticket, lot, tag = text.split(".")
             found = cls(int(epoch), int(lane), int(ticket), int(lot))
         except (ValueError, AttributeError, TypeError):
-            raise ValueError(f"{text!r:.60} is no receipt: pass what `delivery.receipt` gave") from None
+            raise ValueError(f"{text!r:.60} is no receipt: pass the text of `delivery.receipt`") from None
         if tag != core.tag or not 0 <= found.lane < core.settings.lanes:
-            raise ValueError(
-                f"{text!r:.60} is a receipt of another group or queue: settle it with the one that gave the delivery"
-            )
+            raise ValueError(f"{text!r:.60} is a receipt of another group or queue: settle it with that one")
         return found
 
     def is_pending(self, state: LaneState) -> bool:

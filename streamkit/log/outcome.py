@@ -102,8 +102,8 @@ def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: C
         return "committed"
     if first == removed + 1 and removed and _is_of(id, partition):
         raise OutcomeUnknown(
-            f"space {partition.space!r}: the log was removed after it was archived, and the archive does not say what "
-            "became of a request; look for its entries",
+            f"space {partition.space!r}: the log was removed after it was archived, and the archive does not have the "
+            "outcome of a request; look for its entries",
             UUID(bytes=id),
         )
     if _is_of(id, partition):

@@ -130,7 +130,7 @@ class Request:
         """The error for a request that was posted under `id`: another process may still commit it."""
         transaction_id = UUID(bytes=id)
         return OutcomeUnknown(
-            "it was left to other processes to commit, and what became of it could not be learned; ask "
+            "other processes were to commit it, and the outcome could not be found; ask "
             f"store.outcome({str(transaction_id)!r})",
             transaction_id,
         )

@@ -60,8 +60,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         if not name.startswith(self.spaces or "") or not any(one.startswith(self.segments or "") for one in names):
             raise Problem(
                 "forbidden",
-                "the key is for other leases: the name of a lease begins like the spaces that the key is for, and has "
-                "the form space/segment if the key is for some segments",
+                "the key is for other leases: use a name that begins with a space prefix of the key, and has the form "
+                "space/segment if the key has segment prefixes",
             )
 
     def check_all_segments(self) -> None:

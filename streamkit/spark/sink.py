@@ -360,7 +360,7 @@ def _stretches(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[
         for name in ("segment", "payload", "store", "space"):
             if name in columns and batch[name].null_count:
                 row = before + columns[name].index(None)
-                raise ValueError(f"row {row} of a task: the column {name!r} is null; it must say what to write where")
+                raise ValueError(f"row {row} of a task: the column {name!r} is null; give each row a value")
         for name, target in (("store", fixed_store), ("space", options.space)):
             for text in dict.fromkeys(columns.get(name, ())) if target is not None else ():
                 if (_uuid(text) if name == "store" else text) != target:

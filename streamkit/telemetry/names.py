@@ -68,7 +68,7 @@ COUNTERS = MappingProxyType(
         "entries": ("streamkit.entries", "{entry}", "Entries committed"),
         "conflicts": ("streamkit.conflicts", "{conflict}", "Commits that met another writer's"),
         "retries": ("streamkit.retries", "{request}", "Requests made again after throttling or an error"),
-        "settled": ("streamkit.lost_answers", "{commit}", "Commits whose answer was lost, settled by reading back"),
+        "settled": ("streamkit.lost_answers", "{commit}", "Commits with a lost answer, settled by reading the log"),
         "posted": ("streamkit.inbox.posted", "{request}", "Requests left for another process to commit"),
         "combined": ("streamkit.inbox.combined", "{request}", "Requests of other processes committed here"),
         "upkeeps": ("streamkit.upkeeps", "{upkeep}", "Times that the index was brought up to the log"),

@@ -141,9 +141,9 @@ def test_what_is_no_delivery_is_told_what_is_one(subject: Subject) -> None:
     put(subject.store, 1)
     with subject.store.group("orders", "billing").consumer() as consumer:
         for settle in (consumer.ack, consumer.nack, consumer.reject, consumer.release):
-            with pytest.raises(TypeError, match=r"what receive\(\) gave, not str"):
+            with pytest.raises(TypeError, match=r"a Delivery of receive\(\), not str"):
                 settle("x")  # type: ignore[operator]
-        with pytest.raises(TypeError, match=r"what receive\(\) gave, not Entry"):
+        with pytest.raises(TypeError, match=r"a Delivery of receive\(\), not Entry"):
             consumer.ack(consumer.receive()[0].entry)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prefetch is 1 or more"):
         subject.store.group("orders", "billing").consumer(prefetch=0)

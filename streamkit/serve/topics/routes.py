@@ -81,7 +81,7 @@ class TopicRoutes:
         stores = request.access.stores
         id = next(iter(stores)) if len(stores) == 1 else request.service.own_store
         if id is None:
-            raise Problem("not-found", "topics are in the server's own store (--store), or the one store of a key")
+            raise Problem("not-found", "topics are in the server's own store (--store), or the only store of a key")
         request.access.check_place(id, SPACE, None)
         return request.service.store(str(id))
 

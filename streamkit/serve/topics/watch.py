@@ -154,7 +154,7 @@ def opened(store: Store, wid: str, key: str, cursor: str | None) -> Watch:
         raise Refused("unauthorized", "the watch was made by another key")
     seen = 0 if cursor is None else _decoded(cursor).get(_TIME, 0)
     if _now() - max(watch.made, min(seen, _now())) > TTL:
-        raise Refused("not_found", "the watch has ended, because nobody followed it; POST /v0/watch makes another one")
+        raise Refused("not_found", "the watch has ended, because it was not followed; POST /v0/watch makes another one")
     return watch
 
 

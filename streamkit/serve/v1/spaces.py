@@ -177,7 +177,7 @@ async def change_space(request: Request) -> Answer:
 def _other_settings(settings: SpaceSettings) -> Problem:
     return Problem(
         "precondition-failed",
-        "the settings of the space are not those that If-Match names; read them again",
+        "the space has other settings than If-Match names; read them again",
         headers=((b"etag", _tag(settings).encode()),),
     )
 
