@@ -112,12 +112,12 @@ def check_function(name: str, function: Any, takes: str, *, iterated: bool = Fal
     if inspect.iscoroutinefunction(called):
         if not awaited:
             raise TypeError(
-                f"{name} is an async function, {function!r:.60}: nobody would await it, and its work would never be "
+                f"{name} is an async function, {function!r:.60}: it would not be awaited, and its work would never be "
                 "done. Hand in a plain function, or use streamkit.aio, which awaits handlers"
             )
     elif inspect.isasyncgenfunction(called) or (inspect.isgeneratorfunction(called) and not iterated):
         raise TypeError(
-            f"{name} is a generator function, {function!r:.60}: nobody would iterate it, and its work would never be "
+            f"{name} is a generator function, {function!r:.60}: it would not be iterated, and its work would never be "
             "done. Hand in a function without yield"
         )
 
@@ -135,7 +135,7 @@ def completed(name: str, result: T) -> T:
     elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):
         return result
     raise TypeError(
-        f"{name} returned a {type(result).__name__}: nobody awaits or iterates it, so its work was not done. "
+        f"{name} returned a {type(result).__name__}: it is neither awaited nor iterated, so its work was not done. "
         "Do the work before the function returns"
     )
 
