@@ -31,6 +31,12 @@ class Writer:
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
+        if type(records) is list and len(records) == 1 and expected is None:
+            record = records[0]
+            if type(record) is Record and record.metadata is None and record.sequence is None:
+                payload = record.payload
+                if type(payload) is bytes and (size := len(payload)) <= self._most_bytes:
+                    return Part(segment, encode_body([payload], None, digest=digest), size, None)
         payloads, metadata, expected, size = prepare(records, expected, self._most_bytes)
         if size > self._most_bytes:
             raise self._too_large(size)
@@ -41,16 +47,7 @@ class Writer:
     def parts(self, given: Sequence[tuple[str, list[Record]]], digest: bool) -> list[Part]:
         """Make parts as `part` does, for many segments, without expectations."""
         parts: list[Part] = []
-        most = self._most_bytes
         for segment, records in given:
-            if len(records) == 1:
-                record = records[0]
-                payload = record.payload
-                if record.metadata is None and record.sequence is None and type(payload) is bytes:
-                    size = len(payload)
-                    if size <= most:
-                        parts.append(Part(segment, encode_body([payload], None, digest=digest), size, None))
-                        continue
             part = self.part(segment, records, None, digest)
             if part is not None:
                 parts.append(part)

@@ -298,7 +298,8 @@ class PartitionLog:
                 try:
                     self._lock()
                     state = self.state
-                    if key in state.rows or (state.last is not None and key <= state.last):
+                    last = state.last
+                    if (last is not None and key <= last) or key in state.rows:
                         raise Conflict(key)
                     if state.end - state.base >= ROLL:
                         self._roll()

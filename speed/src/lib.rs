@@ -28,6 +28,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<rows::Rows>()?;
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;

@@ -34,7 +34,7 @@ from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
 from .freshness import Look
-from .outcome import Outcome, made_at, outcome_of, tag_of
+from .outcome import TAG, Outcome, made_at, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan
 from .policy import NEVER
@@ -333,9 +333,14 @@ class Committer:
     def _commit_next(self) -> None:
         """Commit as many queued requests as fit one transaction, or settle the flight of a stopped thread."""
         left = self._flight
-        requests = self._take() if left is None else list(left.requests)
-        if not requests:
-            return
+        if left is not None:
+            requests = list(left.requests)
+        else:
+            requests = list(self._queue)
+            if len(requests) != 1 or requests[0].done or not requests[0].alive.locked():
+                requests = self._take()
+                if not requests:
+                    return
         try:
             if left is not None:
                 self._settle_left(left)
@@ -370,9 +375,6 @@ class Committer:
 
     def _take(self) -> list[Request]:
         """The requests at the head of the queue that fit one transaction. They stay queued until they are done."""
-        waiting = list(self._queue)
-        if len(waiting) == 1 and not waiting[0].done and not waiting[0].abandoned:
-            return waiting
         with self._mutex:
             waiting = list(self._queue)
             for request in waiting:
@@ -571,7 +573,7 @@ class Committer:
         partition.counters["cache_hits"] += 1
         now, count, given, seed, node = partition.clock.now(), body.count, part.size, partition.seed, self.node
         first, number, timestamp = last + 1, number + 1, max(partition.moments.after(now), timestamp)
-        id = new_id(now, tag_of(partition))
+        id = new_id(now, seed & TAG)
         if self._submitted and not request.board(id, number):
             return False
         record, length = encode_lone(
@@ -731,13 +733,13 @@ class Committer:
         upkeep = partition.policy.upkeep
         if self.inbox is not None:
             self.inbox.sweep()
-        lead = partition.answers.lead
-        if self.inbox is not None and lead.name and partition.number - lead.told < upkeep:
-            # The leading process is busy, so one of the processes that it has answered does it.
-            partition.shorten_tail()
-            if not self._chosen:
-                return
-            self._chosen = False
+            lead = partition.answers.lead
+            if lead.name and partition.number - lead.told < upkeep:
+                # The leading process is busy, so one of the processes that it has answered does it.
+                partition.shorten_tail()
+                if not self._chosen:
+                    return
+                self._chosen = False
         tail = partition.tail
         behind = partition.number - tail.watermark
         due = self._bring_forward

@@ -16,16 +16,17 @@ from .partition import Partition
 from .record_format import VOID
 from .still_in_log import archive_row
 
-__all__ = ["Outcome", "is_id", "made_at", "outcome_of", "tag_of"]
+__all__ = ["TAG", "Outcome", "is_id", "made_at", "outcome_of", "tag_of"]
 
 Outcome = Literal["committed", "absent"]
 
-_TAG = (1 << 24) - 1
+TAG = (1 << 24) - 1
+"""The bits of a partition's seed that the ids of its transactions carry in their middle."""
 
 
 def tag_of(partition: Partition) -> int:
     """24 bits that the ids of a partition's transactions carry in their middle."""
-    return partition.seed & _TAG
+    return partition.seed & TAG
 
 
 def is_id(id: bytes) -> bool:

@@ -674,9 +674,10 @@ class Partition:
                 else:
                     self.cache_status(segment, row)
                 self.tail.add_lone(segment, piece, record)
-                if piece.timestamp != self.timestamp:
-                    self.moments.see(piece.timestamp)
-                    self.timestamp = piece.timestamp
+                timestamp = piece.timestamp
+                if timestamp != self.timestamp:
+                    self.moments.see(timestamp)
+                    self.timestamp = timestamp
                 self.position = position + count
                 self.size = size + piece.size
                 self._counted = number, count

@@ -418,18 +418,13 @@ def encode_transaction(
     `sizes`: of each part, bytes of payload that its segment was given before, and its own. `indexes`: of each part,
     entries of the transaction before it, if some are missing.
     """
-    frames: list[bytes | memoryview] = []
+    frames, lengths = _encode_frames(number, timestamp, id, node, position, parts, seed, indexes)
     refs: list[FrameRef] = []
-    start = index = 0
+    start = 0
     for at, (segment, first_sequence, body) in enumerate(parts):
-        place = indexes[at] if indexes else index
-        head = FrameHead(number, timestamp, id, node, position + index, place, segment, first_sequence, body.count)
-        frame = _encode_frame(head, body, seed)
-        frames += frame
-        length = 4 + len(frame[1]) + len(body.data)
+        length = lengths[at]
         refs.append(FrameRef(segment, first_sequence, body.count, start, length, *(sizes[at] if sizes else ())))
         start += length
-        index += body.count
     header = Header(
         number,
         timestamp,
@@ -493,6 +488,36 @@ def encode_lone(
     refs = (FrameRef(segment, first, count, 0, length, before, given),)
     header = Header(number, timestamp, id, node, position, refs, size=size)
     return _encode_record(header, frame, length, seed), length
+
+
+def _encode_frames(
+    number: int,
+    timestamp: int,
+    id: bytes,
+    node: bytes,
+    position: int,
+    parts: Sequence[tuple[str, int, Body]],
+    seed: int,
+    indexes: Sequence[int],
+) -> tuple[list[bytes | memoryview], list[int]]:
+    """The frames of `parts` in pieces, and the bytes of each frame."""
+    if _twin is not None and not indexes and len(parts) > 1:
+        made: tuple[bytes, list[int]] | None = speed.twin.encode_frames(
+            number, timestamp, id, node, position, list(parts), seed
+        )
+        if made is not None:
+            return [made[0]], made[1]
+    frames: list[bytes | memoryview] = []
+    lengths: list[int] = []
+    index = 0
+    for at, (segment, first, body) in enumerate(parts):
+        place = indexes[at] if indexes else index
+        head = FrameHead(number, timestamp, id, node, position + index, place, segment, first, body.count)
+        frame = _encode_frame(head, body, seed)
+        frames += frame
+        lengths.append(sum(map(len, frame)))
+        index += body.count
+    return frames, lengths
 
 
 def _encode_frame(head: FrameHead, body: Body, seed: int) -> tuple[bytes, bytes, bytes | memoryview]:

@@ -27,25 +27,25 @@ def written_one(
     partition: Partition, segment: str, rows: Mapping[str, SegmentRow], trx: TRX, count: int
 ) -> SegmentStatus:
     """Like `written`: the status of one segment."""
-    row = rows[segment]
-    return _status(partition.space, segment, row, _place_after(partition, rows, trx, count), trx)
+    if len(rows) > 1 or not count or partition.settings.partitions > 1:
+        return written(partition, rows, trx, count)[segment]
+    row, settings = rows[segment], partition.settings
+    first, last, timestamp = row.first_sequence, row.last_sequence, row.last_timestamp
+    place = Position(partition.partition, 1, timestamp, trx.number, count, settings.incarnation)
+    return SegmentStatus(partition.space, segment, first, row.first_timestamp, last, timestamp, trx, place)
 
 
 def written_later(
     partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int
 ) -> Callable[[], dict[str, SegmentStatus]]:
     """Like `written`: a function that makes the statuses as of now, whenever it is called."""
-    place = _place_after(partition, rows, trx, count)
-    space = partition.space
-    return lambda: _statuses(space, rows, place, trx)
-
-
-def _place_after(partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int) -> Position:
     timestamp = 0
     for row in rows.values():
         if row.last_timestamp > timestamp:
             timestamp = row.last_timestamp
-    return _place(partition, trx.number if count else trx.number + 1, count, timestamp)
+    place = _place(partition, trx.number if count else trx.number + 1, count, timestamp)
+    space = partition.space
+    return lambda: _statuses(space, rows, place, trx)
 
 
 def _place(partition: Partition, number: int, index: int, timestamp: int) -> Position:
@@ -56,9 +56,10 @@ def _place(partition: Partition, number: int, index: int, timestamp: int) -> Pos
 
 
 def _statuses(space: str, rows: Mapping[str, SegmentRow], place: Position, trx: TRX | None) -> dict[str, SegmentStatus]:
-    return {segment: _status(space, segment, row, place, trx) for segment, row in rows.items()}
-
-
-def _status(space: str, segment: str, row: SegmentRow, place: Position, trx: TRX | None) -> SegmentStatus:
-    first, last = row.first_sequence, row.last_sequence
-    return SegmentStatus(space, segment, first, row.first_timestamp, last, row.last_timestamp, trx, place)
+    statuses = {}
+    for segment, row in rows.items():
+        first, last = row.first_sequence, row.last_sequence
+        statuses[segment] = SegmentStatus(
+            space, segment, first, row.first_timestamp, last, row.last_timestamp, trx, place
+        )
+    return statuses

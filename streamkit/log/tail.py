@@ -72,7 +72,7 @@ class Tail:
         known = self.pieces.get(segment)
         if known is None:
             self.pieces[segment] = [piece]
-        elif known[-1].last_sequence < piece.first_sequence:
+        elif known[-1].number < piece.number:
             known.append(piece)
         if len(record) <= MOST:
             self.records[piece.number] = record

@@ -13,7 +13,14 @@ from harness.codecs import CODECS, choose, using
 from streamkit.index.run_format import SectionBuilder, decode_tail
 from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
 from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key
-from streamkit.log.record_format import Body, decode_header, decode_transaction, encode_body, encode_lone
+from streamkit.log.record_format import (
+    Body,
+    decode_header,
+    decode_transaction,
+    encode_body,
+    encode_lone,
+    encode_transaction,
+)
 from streamkit_local.record import NEXT_ROW, ROW, WHOLE, pack, parse
 
 CASES = 300_000 if EXHAUSTIVE else 1_500
@@ -67,6 +74,30 @@ def test_a_record_of_one_frame_has_the_same_bytes_from_both_encoders() -> None:
         assert header.frames[0].start + length == len(record) - header_end(record)
         (frame,) = decode_transaction("s", 0, 1, record, arguments[-1])
         assert (frame[0].segment, len(frame[2])) == (segment, given.count)
+
+
+def test_a_record_of_many_frames_has_the_same_bytes_from_both_encoders() -> None:
+    random = Random(SEED)
+    for case in range(CASES // 4):
+        parts = [(name(random), number(random) or 1, body(random)) for _ in range(random.choice([0, 1, 2, 3, 40]))]
+        ids = random.randbytes(16), random.choice([random.randbytes(16), b"-"])
+        arguments: dict[str, Any] = {
+            "number": number(random),
+            "timestamp": number(random),
+            "id": ids[0],
+            "node": ids[1],
+            "position": number(random),
+            "parts": parts,
+            "seed": random.getrandbits(32),
+            "size": number(random),
+            "sizes": [(number(random), number(random)) for _ in parts] if random.random() < 0.5 else (),
+        }
+        choose("python")
+        header, record = encode_transaction(**arguments)
+        choose("compiled")
+        assert encode_transaction(**arguments) == (header, record), f"case {case}: {arguments!r}"
+        frames = decode_transaction("s", 0, 1, record, arguments["seed"])
+        assert [frame[0].segment for frame in frames] == [part[0] for part in parts]
 
 
 def header_end(record: bytes) -> int:
