@@ -333,14 +333,9 @@ class Committer:
     def _commit_next(self) -> None:
         """Commit as many queued requests as fit one transaction, or settle the flight of a stopped thread."""
         left = self._flight
-        if left is not None:
-            requests = list(left.requests)
-        else:
-            requests = list(self._queue)
-            if len(requests) != 1 or requests[0].done or not requests[0].alive.locked():
-                requests = self._take()
-                if not requests:
-                    return
+        requests = self._take() if left is None else list(left.requests)
+        if not requests:
+            return
         try:
             if left is not None:
                 self._settle_left(left)
@@ -375,6 +370,9 @@ class Committer:
 
     def _take(self) -> list[Request]:
         """The requests at the head of the queue that fit one transaction. They stay queued until they are done."""
+        waiting = list(self._queue)
+        if len(waiting) == 1 and not waiting[0].done and not waiting[0].abandoned:
+            return waiting
         with self._mutex:
             waiting = list(self._queue)
             for request in waiting:
