@@ -36,7 +36,7 @@ __all__ = [
 PRIVATE: Final = 0o700
 GROUP: Final = 0o2770
 """Permissions of a store's directory: its owner's alone; its group's too, which all that is made in it belongs to."""
-_CACHED: Final = 32
+_CACHED: Final = 128
 """The number of read-only files that the process keeps open, for all its stores."""
 _TRIES: Final = 100
 

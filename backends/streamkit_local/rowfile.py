@@ -6,8 +6,9 @@ import fcntl
 import os
 import re
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
+from streamkit import speed
 from streamkit.errors import CorruptData
 
 from .errors import damage
@@ -17,6 +18,7 @@ from .state import RowAt
 
 __all__ = ["read_row", "remove_orphans", "row_path", "write_row"]
 
+_twin: Any = speed.twin
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.row(\.new)?")
 
 
@@ -81,6 +83,10 @@ def read_row(path: str, row: RowAt, key: bytes, seed: int, start: int, length: i
     size = row.size
     if start >= size or not length:
         return b""
+    if _twin is not None:
+        part: bytes | None = _twin.read_part(file.fd, *table, size, start, length)
+        if part is not None:
+            return part
     first = start // BLOCK
     begin = first * BLOCK
     stop = min((start + length + BLOCK - 1) // BLOCK * BLOCK, size)

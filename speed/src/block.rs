@@ -27,8 +27,13 @@ impl Block {
         &self.data[self.starts[at] as usize..self.starts[at + 1] as usize]
     }
 
+    /// The key and the value of a row.
+    pub fn row(&self, at: usize) -> (&[u8], &[u8]) {
+        (self.part(at), self.part(self.rows + at))
+    }
+
     /// The first row from `low` on that is not before `key`.
-    fn find(&self, key: &[u8], low: usize) -> usize {
+    pub fn find(&self, key: &[u8], low: usize) -> usize {
         let (mut low, mut high) = (low, self.rows);
         while low < high {
             let middle = (low + high) >> 1;

@@ -7,17 +7,20 @@ mod block;
 mod bytes;
 mod call;
 mod encode;
+mod file;
 mod msgpack;
 mod records;
 mod rows;
 mod section;
+mod segment;
 mod structs;
+mod tail;
 mod zstd;
 
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 2;
+const INTERFACE: u32 = 3;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -31,10 +34,14 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
+    module.add_function(wrap_pyfunction!(file::read_part, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::section_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::filter_words, module)?)?;
     module.add_function(wrap_pyfunction!(section::passing, module)?)?;
+    module.add_function(wrap_pyfunction!(segment::last_entry, module)?)?;
+    module.add_function(wrap_pyfunction!(segment::segment_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(tail::firsts, module)?)?;
     module.add_function(wrap_pyfunction!(zstd::decompress, module)?)?;
     Ok(())
 }

@@ -73,6 +73,15 @@ impl<'a> Input<'a> {
         self.take(usize::try_from(length).ok()?)
     }
 
+    /// None within for nil.
+    pub fn bin_or_nil(&mut self) -> Option<Option<&'a [u8]>> {
+        if self.rest.first() == Some(&0xc0) {
+            self.byte()?;
+            return Some(None);
+        }
+        self.bin().map(Some)
+    }
+
     pub fn str(&mut self) -> Option<&'a str> {
         let length = match self.byte()? {
             kind @ 0xa0..=0xbf => u64::from(kind & 0x1f),

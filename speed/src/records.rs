@@ -25,21 +25,21 @@ const SHORT: usize = 4096;
 pub struct Frame<'a> {
     flags: u8,
     raw: usize,
-    head: Head<'a>,
+    pub head: Head<'a>,
     body: &'a [u8],
-    after: usize,
+    pub after: usize,
 }
 
 pub struct Head<'a> {
-    number: u64,
+    pub number: u64,
     timestamp: u64,
     id: &'a [u8],
     node: &'a [u8],
     position: u64,
     index: u64,
-    segment: &'a str,
-    first: u64,
-    count: u64,
+    pub segment: &'a str,
+    pub first: u64,
+    pub count: u64,
 }
 
 impl<'a> Head<'a> {
@@ -66,7 +66,7 @@ impl<'a> Head<'a> {
 }
 
 impl<'a> Frame<'a> {
-    fn decode(view: &'a [u8], at: usize, seed: u32) -> Option<Self> {
+    pub fn decode(view: &'a [u8], at: usize, seed: u32) -> Option<Self> {
         let crc = u32_at(view, at)?;
         let head_at = at.checked_add(FRAME)?;
         let front = view.get(at..head_at)?;
@@ -80,7 +80,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The payload, if there is one and nothing else.
-    fn lone(&self) -> Option<&'a [u8]> {
+    pub fn lone(&self) -> Option<&'a [u8]> {
         if self.flags != 0 || self.raw != self.body.len() || self.head.count != 1 {
             return None;
         }
@@ -178,7 +178,7 @@ impl Records {
     }
 
     /// (end of the frame, (head, origin, entries from sequence `start`)). None if Python has to decide.
-    fn decoded<'py>(
+    pub fn decoded<'py>(
         &self,
         py: Python<'py>,
         place: &Place<'_, 'py>,
@@ -345,14 +345,14 @@ impl Records {
 /// Makes entries of an iterator's small transactions, or of its frames of one segment.
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct Reader {
-    records: Py<Records>,
+    pub records: Py<Records>,
     space: Py<PyAny>,
     partition: Py<PyAny>,
     partitions: Py<PyAny>,
-    seed: u32,
+    pub seed: u32,
     incarnation: Py<PyAny>,
     /// The segment of all frames; None: whole records are read.
-    segment: Option<Py<PyString>>,
+    pub segment: Option<Py<PyString>>,
 }
 
 /// Values that consecutive transactions have in common, as Python objects.
@@ -430,7 +430,7 @@ impl<'py> Wanted<'_, 'py> {
 }
 
 impl Reader {
-    fn place<'a, 'py>(&'a self, py: Python<'py>) -> Place<'a, 'py> {
+    pub fn place<'a, 'py>(&'a self, py: Python<'py>) -> Place<'a, 'py> {
         Place {
             space: self.space.bind(py),
             partition: self.partition.bind(py),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from ..reentry import Mutex
@@ -22,6 +23,9 @@ class _Sized(Protocol):
 _Item = TypeVar("_Item", bound=_Sized)
 
 
+_Key = tuple[bytes, bytes, int]
+
+
 class _Recent(Generic[_Item]):
     """The items that were used lately, up to a number of bytes.
 
@@ -29,7 +33,7 @@ class _Recent(Generic[_Item]):
     """
 
     def __init__(self, limit: int) -> None:
-        self.items: OrderedDict[tuple[bytes, bytes, int], _Item] = OrderedDict()
+        self.items: OrderedDict[_Key, _Item] = OrderedDict()
         self._limit = limit
         self._bytes = 0
         self._mutex = Mutex()
@@ -38,17 +42,22 @@ class _Recent(Generic[_Item]):
     def size(self) -> int:
         return self._bytes
 
-    def put(self, key: tuple[bytes, bytes, int], item: _Item) -> None:
+    def put(self, key: _Key, item: _Item) -> None:
         """Keep `item`. One that is as large as all the room is not kept."""
-        if item.size > self._limit // 2 or self._mutex.mine:
+        self.put_all(((key, item),))
+
+    def put_all(self, some: Iterable[tuple[_Key, _Item]]) -> None:
+        """Keep some items."""
+        if self._mutex.mine:
             return
         items = self.items
         with self._mutex():
-            # It is counted before it is added, and until it is removed: an interrupt in between only wastes room.
-            if key in items:
-                return
-            self._bytes += item.size
-            items[key] = item
+            for key, item in some:
+                # It is counted before it is added, and until it is removed: an interrupt in between only wastes room.
+                size = item.size
+                if key not in items and size <= self._limit // 2:
+                    self._bytes += size
+                    items[key] = item
             while self._bytes > self._limit:
                 oldest, found = items.popitem(last=False)
                 if found.used:
@@ -68,6 +77,7 @@ class BlockCache:
         """The block by its key, or None. Set `used` on it."""
         self.tail = self._tails.items.get
         self.put_block = self._blocks.put
+        self.put_blocks = self._blocks.put_all
         self.put_tail = self._tails.put
 
     @property

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import accumulate, islice, pairwise
 from operator import add, lt
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .. import speed
 from ..checksum import crc32
@@ -66,7 +66,7 @@ _SMALL = 256
 _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
-_twin = speed.twin
+_twin: Any = speed.twin
 _STEP = 16
 """A tail keeps the first key of every 16th block as an object of its own."""
 
@@ -217,14 +217,15 @@ def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
 class Tail:
     """The index of a section. Block number n is the bytes from `offsets[n]` to `offsets[n + 1]`."""
 
-    __slots__ = ("_index", "_starts", "_steps", "blocks", "offsets", "rows", "size", "used", "words")
+    __slots__ = ("_index", "_starts", "_steps", "_twin", "blocks", "offsets", "rows", "size", "used", "words")
 
     def __init__(self, index: bytes, starts: array[int], offsets: array[int], words: array[int], rows: int) -> None:
         """The first key of block n is in `index`, from `starts[n]` to `starts[n + 1]`."""
+        self._twin: Any = None if _twin is None else _twin.firsts(index, starts)
         self._index = index
         self._starts = starts
         self.blocks = len(offsets) - 1
-        self._steps = [self.first(number) for number in range(0, self.blocks, _STEP)]
+        self._steps = [] if self._twin is not None else [self.first(number) for number in range(0, self.blocks, _STEP)]
         self.offsets = offsets
         """The offset of each block, and the end of the last block."""
         self.words = words
@@ -252,6 +253,9 @@ class Tail:
 
     def block_of(self, key: bytes) -> int:
         """The block that holds `key` if any does; 0 if it is before the first."""
+        if self._twin is not None:
+            block: int = self._twin.block_of(key)
+            return block
         low = ((bisect_right(self._steps, key) or 1) - 1) * _STEP
         high = min(low + _STEP, self.blocks)
         index, starts = self._index, self._starts

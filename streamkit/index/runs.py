@@ -273,36 +273,19 @@ class Runs:
                 return rows
         return self._rows(self._cursors(start, end, subject))
 
-    @in_index
     def _near(self, start: bytes, end: bytes, subject: bytes) -> Iterator[tuple[bytes, bytes]] | None:
         """The rows of a subject that are in few blocks of each run, all at once; None if they are in more.
 
         Where a call is no request, this takes less time than cursors do.
         """
         hash = hash_of(subject)
-        mask = mask_of(hash)
-        parts: list[tuple[list[bytes], list[bytes]]] = []
-        for run in reversed(self.manifest.runs):
-            files = run.files
-            at = _first_at(files, start, end)
-            if at < 0:
-                continue
-            file = files[at]
-            if file.last_key < end and at + 1 < len(files) and files[at + 1].first_key < end:
-                return None
-            tail = self._tail(file)
-            if not tail.may_hold(hash, mask):
-                continue
-            first = tail.block_of(start)
-            stop = first + 1
-            while stop < tail.blocks and tail.first(stop) < end:
-                stop += 1
-                if stop - first > _NEAR:
-                    return None
-            blocks = [self._block(file, tail, number) for number in range(first, stop)]
-            parts += (rows for block in blocks if (rows := _between(block, start, end)))
-        if self.inline is not None and (rows := _between(self.inline, start, end)):
-            parts.append(rows)
+        found = self._blocks_near(start, end, hash, mask_of(hash))
+        if found is None:
+            return None
+        blocks = [block for _, some in reversed(found) for block in some]
+        if self.inline is not None:
+            blocks.append(self.inline)
+        parts = [rows for block in blocks if (rows := _between(block, start, end))]
         if not parts:
             return iter(())
         if len(parts) == 1:
@@ -313,32 +296,134 @@ class Runs:
         return iter(sorted(newest.items()))
 
     @in_index
-    def last(self, start: bytes, end: bytes, subject: bytes) -> bytes | None:
-        """The value of the last row of a subject with start <= key < end; None if there is none, or if calls are
-        requests. Its later rows are in newer runs."""
+    def _blocks_near(self, start: bytes, end: bytes, hash: int, mask: int) -> list[tuple[int, list[Block]]] | None:
+        """(number of a run, its blocks in order) for each run that may have rows of a subject with start <= key < end,
+        the newest first. None if a run has them in many blocks."""
+        found: list[tuple[int, list[Block]]] = []
+        absent: list[tuple[Place, list[Block]]] = []
+        cache, partition = self._cache, self.partition
+        cached_tail, cached_block = cache.tail, cache.block
+        for number, run in enumerate(self.manifest.runs):
+            files = run.files
+            at = 0
+            file = files[0]
+            if len(files) > 1:
+                at = bisect_left(files, start, key=_last_key)
+                if at == len(files):
+                    continue
+                file = files[at]
+            if file.first_key >= end or start > file.last_key:
+                continue
+            if file.last_key < end and at + 1 < len(files) and files[at + 1].first_key < end:
+                return None
+            id = file.id
+            tail = cached_tail((partition, id, -1)) or self._tail(file)
+            tail.used = True
+            words = tail.words
+            if words[hash % len(words)] & mask != mask:
+                continue
+            first = tail.block_of(start)
+            stop = first + 1
+            while stop < tail.blocks and tail.first(stop) < end:
+                stop += 1
+                if stop - first > _NEAR:
+                    return None
+            blocks: list[Block] = []
+            found.append((number, blocks))
+            for place in range(first, stop):
+                block = cached_block((partition, id, place))
+                if block is None or absent:
+                    absent.append((Place(file, tail, place), blocks))
+                else:
+                    block.used = True
+                    blocks.append(block)
+        if absent:
+            self._append_blocks(absent)
+        return found
+
+    def _append_blocks(self, absent: Sequence[tuple[Place, list[Block]]]) -> None:
+        """Append the block of each place to its list: those that are not cached are read in one call."""
+        if self._held:
+            some = self._blocks(place for place, _ in absent)
+            for (file, _, number), blocks in absent:
+                blocks.append(some[file.id, number])
+            return
+        cached_block, partition, seed = self._cache.block, self.partition, self._seed
+        kept = [cached_block((partition, file.id, number)) for (file, _, number), _ in absent]
+        wanted = [place for (place, _), block in zip(absent, kept, strict=True) if block is None]
+        ranges = []
+        for file, tail, number in wanted:
+            start = tail.offsets[number]
+            length = tail.offsets[number + 1] - start
+            ranges.append(Range(run_key(file.id), file.start + start, length, file.etag or None))
+        parts: Sequence[bytes | None] = self._backend.read(partition, ranges)
+        if any(part is None or len(part) != asked.length for part, asked in zip(parts, ranges, strict=True)):
+            parts = self._read(ranges)
+        made: list[tuple[tuple[bytes, bytes, int], Block]] = []
+        for (file, tail, number), part in zip(wanted, parts, strict=True):
+            assert part is not None
+            made.append(((partition, file.id, number), decode_block(part, file, tail.offsets[number], seed)))
+        self._cache.put_blocks(made)
+        fresh = iter(made)
+        for (_, blocks), block in zip(absent, kept, strict=True):
+            blocks.append(next(fresh)[1] if block is None else block)
+
+    def blocks_of(self, segment: str, start: bytes, end: bytes) -> tuple[list[Block], int] | None:
+        """The blocks with a segment's data rows, start <= key < end, in order, and how many of the last ones are of the
+        newest run that may have the segment's status. None if there are many blocks, or if calls are requests.
+
+        A run with a segment's status has its newest data rows too. So a reader that finds no row in those last blocks
+        looks at the status: the filter erred, or the row is lost.
+        """
         if self.remote:
             return None
+        hash = hash_of(segment.encode())
+        mask = mask_of(hash)
+        found = self._blocks_near(start, end, hash, mask)
+        if found is None:
+            return None
+        blocks = [block for _, some in reversed(found) for block in some]
+        key = segment_key(segment)
         inline = self.inline
+        if inline is not None and (_between(inline, start, end) or inline.get(key) is not None):
+            blocks.append(inline)
+            return blocks, 1
+        newest = found[0][0] if found else len(self.manifest.runs)
+        for run in self.manifest.runs[:newest]:
+            # Its data rows are in another file than its status, and the filter of that file has nothing of the segment.
+            file = _file_of(run, key) if len(run.files) > 1 else None
+            if file is not None and self._tail(file).may_hold(hash, mask):
+                return blocks, 0
+        return blocks, len(found[0][1]) if found else 0
+
+    @in_index
+    def last(self, segment: str, start: bytes, end: bytes) -> bytes | None:
+        """The value of the last data row of a segment, start <= key < end, if it is sure without the status.
+
+        None if there is none, or if the newest run that may have the segment's status does not have that one data row:
+        see `blocks_of`. None if calls are requests.
+        """
+        if self.remote:
+            return None
+        key, inline = segment_key(segment), self.inline
         if inline is not None:
-            high = inline.seek(end)
-            if high > inline.seek(start):
-                return inline.values(high - 1, high)[0]
-        hash = hash_of(subject)
+            value = _only_between(inline, start, end)
+            if value is not None or inline.seek(end) > inline.seek(start) or inline.get(key) is not None:
+                return value
+        hash = hash_of(segment.encode())
         mask = mask_of(hash)
         for run in self.manifest.runs:
             files = run.files
             at = _first_at(files, start, end)
-            if at < 0:
-                continue
-            while at + 1 < len(files) and files[at + 1].first_key < end:
-                at += 1
-            tail = self._tail(files[at])
-            if not tail.may_hold(hash, mask):
-                continue
-            block = self._block(files[at], tail, tail.last_block(end))
-            high = block.seek(end)
-            if high and block.keys(high - 1, high)[0] >= start:
-                return block.values(high - 1, high)[0]
+            if at >= 0:
+                while at + 1 < len(files) and files[at + 1].first_key < end:
+                    at += 1
+                file = files[at]
+                tail = self._tail(file)
+                if tail.may_hold(hash, mask):
+                    return _only_between(self._block(file, tail, tail.last_block(end)), start, end)
+            if len(files) > 1 and (other := _file_of(run, key)) is not None and self._tail(other).may_hold(hash, mask):
+                return None
         return None
 
     def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
@@ -575,6 +660,12 @@ def _between(block: Block, start: bytes, end: bytes) -> tuple[list[bytes], list[
     low = block.seek(start)
     high = block.seek(end, low)
     return (block.keys(low, high), block.values(low, high)) if low < high else None
+
+
+def _only_between(block: Block, start: bytes, end: bytes) -> bytes | None:
+    """The value of a block's only row with start <= key < end; None if it has none, or several."""
+    low = block.seek(start)
+    return block.values(low, low + 1)[0] if block.seek(end, low) == low + 1 else None
 
 
 def _file_of(run: Run, key: bytes) -> RunFile | None:

@@ -11,7 +11,19 @@ from .manifest import Manifest, RunGone
 if TYPE_CHECKING:
     from .partition import Partition
 
-__all__ = ["Index", "MakeIndex", "RunGone"]
+__all__ = ["Index", "MakeIndex", "Rows", "RunGone"]
+
+
+class Rows(Protocol):
+    """Sorted rows in memory: a block of a run."""
+
+    def seek(self, key: bytes, low: int = 0) -> int:
+        """The number of the first row, from `low` on, that is not before `key`."""
+        ...
+
+    def keys(self, low: int, high: int) -> list[bytes]: ...
+
+    def values(self, low: int, high: int) -> list[bytes]: ...
 
 
 class Index(Protocol):
@@ -37,10 +49,18 @@ class Index(Protocol):
         """
         ...
 
-    def last(self, start: bytes, end: bytes, subject: bytes) -> bytes | None:
-        """The value of the last row of a subject with start <= key < end, where a call is no request.
+    def blocks_of(self, segment: str, start: bytes, end: bytes) -> tuple[Sequence[Rows], int] | None:
+        """The blocks with a segment's data rows, start <= key < end, in order, and how many of the last ones are of the
+        newest run that may have the segment's status. If these have no data row, look up the status.
 
-        None if there is none, or if calls are requests: then look up the status.
+        None if there are many blocks, or if calls are requests.
+        """
+        ...
+
+    def last(self, segment: str, start: bytes, end: bytes) -> bytes | None:
+        """The value of the last data row of a segment, start <= key < end, where a call is no request.
+
+        None if there is none, if it may not be the last one, or if calls are requests: then look up the status.
         """
         ...
 

@@ -1,4 +1,20 @@
-"""Reading one segment in sequence order, forwards or backwards, by the index and the tail."""
+"""Reading one segment in sequence order, forwards or backwards, by the index and the tail.
+
+A load from a local disk takes these steps:
+
+1. `Store.consume_segment` checks the arguments, and `Reader.segment_batches` finds the partition.
+2. `segment_batches`, here, brings the partition up to date and takes a view of it.
+3. `Runs.blocks_of` finds the blocks that hold the segment's data rows. One call to the backend reads the blocks that
+   are not cached.
+4. `SegmentRows` makes the entries: `in_blocks` from the index, `in_pieces` from the tail.
+5. `Reader.entries` yields them.
+
+`_Forwards.at_once` is step 3 and 4. It stops before everything that is not plain, and `_Forwards` reads on from there
+piece by piece: entries that the index has no copy of, removed or archived entries, many blocks, damage. Reads with time
+bounds and reads from a remote service begin there. The first row that is missing is an error. The status of the segment
+tells about the last one. Most loads do not read it: the newest run that may have the status, by its filter, must have
+one small data row of the segment.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +23,13 @@ from collections.abc import Iterator, Sequence
 from ..errors import CorruptData
 from ..model import Entry
 from .batches import Batch, Bounds, told, without_erased
+from .keys import data_range
 from .moved import Moved
 from .partition import Partition
 from .record_format import decode_entries, decode_frames
 from .rows import Piece
-from .segment_view import hot_pieces, last_of, last_piece, newest_piece, piece_groups, row_of, sequence_gaps
+from .segment_rows import SegmentRows
+from .segment_view import hot_pieces, last_of, last_piece, piece_groups, row_of, sequence_gaps
 from .view import LogView
 
 __all__ = ["last_entry", "segment_batches"]
@@ -22,6 +40,9 @@ _FIRST = 16
 """Sequences that it begins with: it often wants the last few entries only."""
 _FAR = 1 << 63
 """A number after every sequence."""
+_ONE_ROW = 6 << 10
+"""Bytes of a data row that is taken for the newest one of its segment without a look at the status. A run has a second
+row of a segment only if both together are larger than 8 KiB."""
 _BYTES = 4 << 20
 """About the most bytes of frames that it loads at once."""
 
@@ -30,9 +51,20 @@ def segment_batches(
     partition: Partition, segment: str, bounds: Bounds, since: int | None = None, *, reverse: bool = False
 ) -> Iterator[Batch]:
     """One segment's entries, by sequence. For `since` see Partition.refresh."""
-    if not bounds.empty:
-        partition.refresh((segment,), since, load=True)
-        yield from partition.walk((_Backwards if reverse else _Forwards)(segment, bounds))
+    if bounds.empty:
+        return
+    partition.refresh((segment,), since, load=True)
+    if reverse:
+        yield from partition.walk(_Backwards(segment, bounds))
+        return
+    read = _Forwards(segment, bounds)
+    if not partition.remote and not bounds.by_time:
+        batch = partition.ask(read.at_once)
+        if batch is not None:
+            yield batch
+        if read.ended:
+            return
+    yield from partition.walk(read)
 
 
 class _SegmentRead:
@@ -45,7 +77,8 @@ class _SegmentRead:
         self._last = -1
         self._until = 0
         """The end of the first view, if its status was not looked up: later transactions are not read. Else 0."""
-        self._ended = False
+        self.ended = False
+        """Nothing is left to read."""
 
     def __call__(self, view: LogView) -> Iterator[Batch]:
         batches = self._batches(view)
@@ -80,17 +113,20 @@ class _SegmentRead:
         until = self._until
         if not until or not batch.entries or batch.entries[-1].trx.number <= until:
             return batch
-        self._ended = True
+        self.ended = True
         entries = [entry for entry in batch.entries if entry.trx.number <= until]
         return Batch(batch.timestamp, batch.number, batch.origin, entries)
 
 
 class _Forwards(_SegmentRead):
+    _unsure = False
+    """The status has to tell whether there are more entries than those that were found."""
+
     def _batches(self, view: LogView) -> Iterator[Batch]:
-        if self._last < 0 and view.is_whole and not self._bounds.by_time:
+        if self._last < 0 and view.is_whole and not (self._bounds.by_time or self._unsure):
             self._until = self._until or view.end
             yield from self._whole(view)
-            if self._ended:
+            if self.ended:
                 return
         yield from self._gaps(view)
         high = self._bounds.max_timestamp
@@ -103,7 +139,7 @@ class _Forwards(_SegmentRead):
                 if batch.entries:
                     yield batch
                     self._first = batch.entries[-1].sequence + 1
-                if self._ended:
+                if self.ended:
                     return
             if self._first <= self._last and view.cold_until:
                 archive = view.archive()
@@ -115,16 +151,51 @@ class _Forwards(_SegmentRead):
                         if batch.timestamp >= self._bounds.min_timestamp:
                             yield batch
                         self._first = batch.entries[-1].sequence + 1
-                    if self._ended:
+                    if self.ended:
                         return
             if self._first == reached:
                 raise _lost(view, self._segment, self._first)
 
+    def at_once(self, view: LogView) -> Batch | None:
+        """The first entries of a segment that still has all its entries in the log; mostly all of them.
+
+        The entries tell which is the last, and the status is not looked up. `ended` is False if it has to decide.
+        """
+        if not view.is_whole:
+            return None
+        segment = self._segment
+        self._until = end = view.end
+        first, last = self._bounds.min_sequence or 1, self._bounds.max_sequence or _FAR
+        rows = _segment_rows(view.log, segment)
+        entries: list[Entry] = []
+        reached, ended, sure = first, True, False
+        tail = view.tail.pieces_until(segment, end)
+        if view.tail.watermark and (not tail or tail[0].first_sequence > first):
+            begin, after = data_range(segment, first)
+            found = view.index.blocks_of(segment, begin, after)
+            if found is None:
+                return None
+            reached, ended, newest = rows.in_blocks(*found, begin, after, first, last, entries)
+            sure = 0 < newest <= _ONE_ROW
+        if ended and tail:
+            reached, ended = rows.in_pieces(tail, reached, last, entries)
+            sure = True
+        known = view.known(segment)
+        if known is not None:
+            sure = reached > known.last_sequence
+        self.ended = ended and (sure or reached > last)
+        self._unsure = ended and not self.ended
+        if not entries:
+            return None
+        self._first = reached
+        latest = entries[-1]
+        return Batch(latest.timestamp, latest.trx.number, latest.origin, entries)
+
     def _whole(self, view: LogView) -> Iterator[Batch]:
         """The entries of a segment that still has all its entries in the log. They tell which is the last.
 
-        So the status is not looked up. It decides if there are no pieces, or if one is missing (also the last, if the
-        status is known anyway): then `_ended` is False.
+        The status decides if there are no pieces, or if one is missing; and which is the last, where it is known or
+        costs no request. Then `ended` is False.
         """
         last, pieces = self._bounds.max_sequence or _FAR, list[Piece]()
         for pieces in piece_groups(view, self._segment, self._first or 1, last):
@@ -136,11 +207,12 @@ class _Forwards(_SegmentRead):
                 yield batch
                 self._first = batch.entries[-1].sequence + 1
             if later:
-                self._ended = True
+                self.ended = True
                 return
         known = view.known(self._segment)
-        short = known is not None and self._first <= min(known.last_sequence, last)
-        self._ended = bool(pieces) and not short
+        # A later row of the index may be lost. On a remote service a look at the status is a request more.
+        end = min(known.last_sequence, last) if known is not None else 0 if view.log.remote else last
+        self.ended = bool(pieces) and self._first > end
 
     def _logged(self, view: LogView) -> Iterator[Batch]:
         """The next entries in the log, up to the first one that is archived or not there."""
@@ -211,6 +283,11 @@ def _lost(view: LogView, segment: str, sequence: int) -> Moved:
         f"space {view.log.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
         "check the store with `streamkit verify`"
     )
+
+
+def _segment_rows(log: Partition, segment: str) -> SegmentRows:
+    settings = log.settings
+    return SegmentRows(log.space, log.partition, settings.partitions, segment, log.seed, settings.incarnation)
 
 
 def _load_together(view: LogView, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
@@ -290,14 +367,12 @@ def _last_entry(view: LogView, segment: str) -> Entry | None:
     latest, counters = view.log.latest, view.log.counters
     drops = latest.drops
     if view.is_whole and view.log.cached.get(segment) is None:
-        # The newest piece tells as much as the status, and it is read anyway.
-        piece = newest_piece(view, segment)
-        if piece is not None:
-            entry = next(_load(view, segment, [piece], piece.last_sequence)).entries[-1]
-            if type(entry.payload) is bytes:
-                counters["cache_misses"] += 1
-                latest.keep(entry, drops, view.index)
-                return entry
+        # The newest data row tells as much as the status, and it is read anyway.
+        entry = _newest_entry(view, segment)
+        if entry is not None:
+            counters["cache_misses"] += 1
+            latest.keep(entry, drops, view.index)
+            return entry
     row = last_of(view, segment)
     if row.empty:
         return None
@@ -316,6 +391,18 @@ def _last_entry(view: LogView, segment: str) -> Entry | None:
             if type(entry.payload) is bytes:
                 return entry
     return None
+
+
+def _newest_entry(view: LogView, segment: str) -> Entry | None:
+    """The last entry of a segment of a partition that `is_whole`, if it is plain and known without the status."""
+    tail, rows = view.tail.pieces_until(segment, view.end), _segment_rows(view.log, segment)
+    if tail:
+        found: list[Entry] = []
+        last = tail[-1].last_sequence
+        rows.in_pieces(tail[-1:], last, last, found)
+        return found[-1] if found else None
+    value = view.index.last(segment, *data_range(segment, 1)) if view.tail.watermark else None
+    return None if value is None or len(value) > _ONE_ROW else rows.last_entry(value)
 
 
 def _load_last(view: LogView, segment: str, last: int) -> Entry:

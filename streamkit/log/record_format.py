@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ __all__ = [
     "VOID",
     "Body",
     "FrameHead",
+    "FrameReader",
     "FrameRef",
     "Header",
     "KeyUse",
@@ -49,6 +50,7 @@ __all__ = [
     "encode_holes",
     "encode_lone",
     "encode_transaction",
+    "frame_reader",
     "frames_with",
     "split_frames",
     "without_entries",
@@ -785,11 +787,7 @@ def decode_frames(
 
     CorruptData for one that is damaged or of something else, `with_location`, after all that is before it.
     """
-    take: _Take[tuple[int, int, bytes]]
-    if _twin is None:
-        take = partial(_take_frames, space, partition, partitions, seed, incarnation, segment)
-    else:
-        take = _twin.reader(space, partition, partitions, seed, incarnation, segment).take
+    take = frame_reader(space, partition, partitions, segment, seed, incarnation).take
 
     def decode(item: tuple[int, int, bytes]) -> Iterator[list[Entry]]:
         number, first, frame = item
@@ -799,6 +797,22 @@ def decode_frames(
         yield found
 
     return _together([frames], take, decode, with_location)
+
+
+class FrameReader(NamedTuple):
+    """A reader of one segment's frames."""
+
+    take: _Take[tuple[int, int, bytes]]
+
+
+def frame_reader(
+    space: str, partition: int, partitions: int, segment: str, seed: int, incarnation: bytes
+) -> FrameReader:
+    """The compiled reader, or one with the same `take`."""
+    if _twin is None:
+        return FrameReader(partial(_take_frames, space, partition, partitions, seed, incarnation, segment))
+    found: FrameReader = _twin.reader(space, partition, partitions, seed, incarnation, segment)
+    return found
 
 
 def _take_frames(

@@ -22,7 +22,6 @@ __all__ = [
     "hot_pieces",
     "last_of",
     "last_piece",
-    "newest_piece",
     "piece_groups",
     "row_of",
     "sequence_gaps",
@@ -279,16 +278,6 @@ def _rows_of(view: LogView, segment: str, first: int) -> Iterator[list[Piece]]:
         for key, value in view.index.scan(*data_range(segment, first), segment.encode()):
             yield decode_index_row(DataRow, key, value).pieces
     yield tail
-
-
-def newest_piece(view: LogView, segment: str) -> Piece | None:
-    """The last piece of a segment of a partition that `is_whole`; None if only the status tells it."""
-    tail = view.tail.pieces_until(segment, view.end)
-    if tail:
-        return tail[-1]
-    start, end = data_range(segment, 1)
-    value = view.index.last(start, end, segment.encode()) if view.tail.watermark else None
-    return None if value is None else decode_index_row(DataRow, start, value).pieces[-1]
 
 
 def last_piece(view: LogView, segment: str, last: int) -> Piece | None:

@@ -8,13 +8,22 @@ from typing import Any
 
 from streamkit import compression, speed
 from streamkit.index import run_format, subject_filter
-from streamkit.log import pack_format, record_format
-from streamkit_local import record
+from streamkit.log import pack_format, record_format, segment_rows
+from streamkit_local import record, rowfile
 
 __all__ = ["CODECS", "choose", "using"]
 
 CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
-_MODULES: tuple[Any, ...] = (compression, pack_format, record, record_format, run_format, subject_filter)
+_MODULES: tuple[Any, ...] = (
+    compression,
+    pack_format,
+    record,
+    record_format,
+    rowfile,
+    run_format,
+    segment_rows,
+    subject_filter,
+)
 _TWINS = [module._twin for module in _MODULES]
 
 

@@ -15,13 +15,19 @@ from uuid import UUID, uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from msgspec import structs
 
 import streamkit
+from harness.codecs import CODECS, using
 from harness.cramped import CLEAR, cramped
 from streamkit import Client, CorruptData, Record, Store, StreamkitError, Unavailable, UnsupportedVersion
-from streamkit.backend import Backend, Driver
+from streamkit.backend import Backend, Driver, Range
 from streamkit.index import upkeep
+from streamkit.index.run_format import build_section, decode_section
+from streamkit.index.upkeep import bring_forward
+from streamkit.log import policy
 from streamkit.log.keys import HEAD, data_range, partition_key, run_key
+from streamkit.log.partition import seed_of
 from streamkit.log.rows import Head, decode_row, encode_row
 from streamkit.testing import ManualClock
 from streamkit.testing.fault_plan import Fault, Plan
@@ -113,6 +119,59 @@ def of_another_partition(world: World, key: bytes, data: bytes) -> None:
             if value is not None and len(value.data) >= len(data):
                 world.put(key, value.data[: len(data)])
                 return
+
+
+def without_rows(world: World, lost: Callable[[bytes], bool]) -> None:
+    """Make the newest run that has such rows again without them, as a writer would that forgot them."""
+    head, seed = world.head(), seed_of(world.head().settings, P)
+    runs = list(head.manifest.runs)
+    for at, run in enumerate(runs):
+        files = list(run.files)
+        for place, file in enumerate(files):
+            (section,) = world.backend.read(P, [Range(run_key(file.id), file.start, file.length)])
+            assert section is not None
+            rows = dict(zip(*decode_section(section, file, seed), strict=True))
+            left = {key: row for key, row in rows.items() if not lost(key)}
+            if len(left) < len(rows):
+                id = os.urandom(16)
+                data, files[place] = build_section(id, seed, list(left), list(left.values()))
+                world.put(run_key(id), data)
+                runs[at] = structs.replace(run, files=tuple(files))
+                manifest = structs.replace(head.manifest, runs=tuple(runs))
+                changed = structs.replace(head, manifest=manifest, version=head.version + 1)
+                world.put(bytes(HEAD), encode_row(bytes(HEAD), changed))
+                return
+    raise AssertionError("no run has such rows")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("sizes", [[60], [1000] * 20, [100_000]], ids=["small", "several rows", "large"])
+def test_a_load_or_a_peek_notices_that_the_newest_run_lacks_the_last_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(inline=0))
+    with using(codec):
+        world = World("local", tmp_path / "stores")
+        store = world.open()
+        for written in ([60], sizes):
+            for size in written:
+                for number in range(3):
+                    store.produce("sp", f"s{number}", [Record(os.urandom(size))])
+            bring_forward(store._shared.spaces["sp"].partitions[0])
+        assert len(world.head().manifest.runs) == 2
+        whole = world.open()
+        assert len(list(whole.consume_segment("sp", "s1"))) == whole.peek("sp", "s1").sequence == 1 + len(sizes)
+        index = whole._shared.spaces["sp"].partitions[0].index
+        last = [key for key, _ in index.scan(*data_range("s1", 1))][-1]
+        without_rows(world, lambda key: key == last)
+        with pytest.raises(CorruptData, match="'s1'"):
+            list(world.open().consume_segment("sp", "s1"))
+        with pytest.raises(CorruptData, match="'s1'"):
+            world.open().peek("sp", "s1")
+        rest = world.open()
+        assert len(list(rest.consume_segment("sp", "s2"))) == rest.peek("sp", "s2").sequence == 1 + len(sizes)
+        assert rest.verify("sp").findings
+        world.driver.close()
 
 
 @pytest.mark.parametrize("harm", [flipped, cut, missing, of_another_partition])

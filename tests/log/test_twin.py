@@ -10,12 +10,15 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from random import Random
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from fix_covered import EXHAUSTIVE
+from msgspec import structs
 
 from harness.codecs import CODECS, choose, using
 from harness.mutations import HOSTILE, believable_block, believable_frame, believable_record, mutated
@@ -23,6 +26,8 @@ from streamkit import StreamkitError, speed
 from streamkit.compression import compress, decompress, load_zstd
 from streamkit.index.run_format import build_section, decode_block, decode_tail
 from streamkit.log import record_format
+from streamkit.log.index_rows import encode_index_row
+from streamkit.log.keys import data_key, data_range
 from streamkit.log.manifest import RunFile
 from streamkit.log.pack_format import Block as PackBlock
 from streamkit.log.pack_format import PackTable
@@ -38,6 +43,8 @@ from streamkit.log.record_format import (
     split_frames,
     without_entries,
 )
+from streamkit.log.rows import DataRow, Piece
+from streamkit.log.segment_rows import SegmentRows
 from streamkit.metadata import NO_METADATA
 from streamkit.model import TRX, Entry, Origin
 
@@ -260,6 +267,87 @@ def test_blocks_have_the_same_rows_for_both(covered: Callable[[str, int], None])
             taken += compare(case, read_rows, data, file, keys)
     assert taken
     covered("differential cases of both codecs", CASES * 2 // 10)
+
+
+def written_frame(dice: Random, number: int, first: int, count: int) -> bytes:
+    told = [metadata(dice) for _ in range(count)] if dice.random() < 0.2 else None
+    body = encode_body([dice.randbytes(dice.choice((0, 9, 200))) for _ in range(count)], told)
+    record = encode_transaction(number=number, timestamp=5, id=dice.randbytes(16), node=bytes(16), position=41,
+                                parts=[("s", first, body)], seed=SEED)[1]  # fmt: skip
+    return bytes(split_frames(record, SEED)[0])
+
+
+def data_rows(dice: Random) -> dict[bytes, bytes]:
+    """The data rows of a segment. Most are as a writer makes them."""
+    rows: dict[bytes, bytes] = {}
+    first, number = 1, 7
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        pieces = []
+        for _ in range(dice.choice((1, 2, 20))):
+            count = dice.choice((1, 1, 1, 3))
+            frame: bytes | None = written_frame(dice, number, first, count)
+            piece = Piece(number, 5, first, count, 0, len(frame or b""), frame, 0, 9)
+            odd = dice.random()
+            if odd < 0.01:
+                piece = structs.replace(piece, frame=None)
+            elif odd < 0.02:
+                piece = structs.replace(piece, frame=believable_frame(dice, mutated(dice, frame or b""), SEED))
+            elif odd < 0.03:
+                piece = structs.replace(piece, count=dice.choice((0, 1, 2, 3)))
+            elif odd < 0.04:
+                piece = structs.replace(piece, number=dice.choice((0, 8, 1 << 63)))
+            pieces.append(piece)
+            first += count + (dice.random() < 0.01)
+            number += 1
+        row = encode_index_row(DataRow(pieces))
+        rows[data_key("s", first - 1)] = mutated(dice, row) if dice.random() < 0.03 else row
+    return rows
+
+
+def as_block(rows: dict[bytes, bytes]) -> Any:
+    keys = sorted(rows)
+    data, file = build_section(ID, 0, keys, [rows[key] for key in keys])
+    end = decode_tail(data[-file.tail :], file, 0).offsets[1]
+    return decode_block(data[8:end], file, 8, 0)
+
+
+def entries_in(blocks: Sequence[dict[bytes, bytes]], newest: int, first: int, last: int) -> list[Any]:
+    rows, entries = SegmentRows("sp", 0, 1, "s", SEED, b"in"), list[Entry]()
+    found = rows.in_blocks([*map(as_block, blocks)], newest, *data_range("s", first), first, last, entries)
+    values = [row for _, row in sorted(dict(chain.from_iterable(map(dict.items, blocks))).items())]
+    with suppress(StreamkitError):
+        entries += [entry for entry in (rows.last_entry(values[-1]),) if entry is not None and found.ended]
+    return [plain(entries), *found]
+
+
+@both
+def test_segments_have_the_same_entries_for_both(covered: Callable[[str, int], None]) -> None:
+    dice, whole, alike = Random(7), 0, 0
+    with using("python"):
+        for case in range(CASES // 20):
+            rows = data_rows(dice)
+            keys = sorted(rows)
+            cut = dice.randrange(len(keys) + 1)
+            blocks = [{key: rows[key] for key in keys[:cut]}, {key: rows[key] for key in keys[cut:]}]
+            if dice.random() < 0.2:
+                blocks.append({key: rows[key] for key in keys[: dice.randrange(len(keys) + 1)]})
+            given = [block for block in blocks if block]
+            first, last = dice.choice((1, 1, 1, 2, 9)), dice.choice((1 << 63, 1 << 63, 1, 7))
+            choose("python")
+            wanted = entries_in(given, 1, first, last)
+            choose("compiled")
+            found = entries_in(given, 1, first, last)
+            alike += found == wanted
+            whole += found[2]
+            # Either may stop earlier than the other, and nothing else.
+            count = min(len(found[0]), len(wanted[0]))
+            assert found[0][:count] == wanted[0][:count], f"case {case}"
+            assert found == wanted or not (found[2] and wanted[2]), f"case {case}"
+            assert found[2] <= (len(found[0]) >= len(wanted[0])), f"case {case}"
+            assert wanted[2] <= (len(wanted[0]) >= len(found[0])), f"case {case}"
+    assert whole > CASES // 60
+    assert alike > CASES // 25
+    covered("differential cases of both codecs", CASES // 20)
 
 
 def read_pack_rows(table: PackTable, raw: bytes, first: int, last: int) -> list[Any]:

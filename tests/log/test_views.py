@@ -14,7 +14,7 @@ import streamkit
 from streamkit import CorruptData, Record, Store
 from streamkit.index import upkeep
 from streamkit.index.upkeep import bring_forward
-from streamkit.log import segment_view
+from streamkit.log import segment_rows, segment_view
 from streamkit.log.moved import Moved
 from streamkit.log.partition import Partition
 from streamkit.log.rows import Piece
@@ -92,6 +92,7 @@ def test_a_read_that_goes_on_with_a_later_view_has_nothing_of_what_was_committed
     store: Store, monkeypatch: pytest.MonkeyPatch, removed: str | None
 ) -> None:
     monkeypatch.setattr(segment_view, "_PIECES", 4)
+    monkeypatch.setattr(segment_rows, "_MOST", 4)
     write(store, 40)
     store.maintain(SPACE)
     partition = partition_of(store)

@@ -1,0 +1,146 @@
+"""The entries of one segment, out of the blocks of the index that hold its data rows: the straight path of most loads.
+
+One function goes from blocks to entries: rows of a range of keys, their pieces, the frames in these, the entries in the
+frames. It stops before everything that is not plain: a frame that the index has no copy of, that is damaged, or that
+has removed entries; a gap. Then `read_segment` reads on, one piece after the other, and decides about errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from operator import lt
+from typing import Any, NamedTuple
+
+from .. import speed
+from ..errors import CorruptData, UnsupportedVersion
+from ..model import Entry
+from .index_reader import Rows
+from .index_rows import decode_index_row
+from .record_format import decode_entries, frame_reader
+from .rows import DataRow, Piece
+
+__all__ = ["Found", "SegmentRows"]
+
+_MOST = 1024
+"""About the most entries that are made at once."""
+_ALL = 1 << 30
+_twin: Any = speed.twin
+
+
+class Found(NamedTuple):
+    """The end of the entries that were found."""
+
+    next: int
+    """The sequence after the last entry."""
+    ended: bool
+    """Nothing follows. False: read on from `next`."""
+    newest: int
+    """Bytes of the data row in the newest blocks; 0 if they have none, or several."""
+
+
+class SegmentRows:
+    """Makes entries of the pieces of one segment of a partition."""
+
+    __slots__ = ("_place", "_reader", "_segment")
+
+    def __init__(
+        self, space: str, partition: int, partitions: int, segment: str, seed: int, incarnation: bytes
+    ) -> None:
+        self._place = space, partition, partitions, seed, incarnation
+        self._segment = segment
+        self._reader = frame_reader(space, partition, partitions, segment, seed, incarnation)
+
+    def in_blocks(
+        self,
+        blocks: Sequence[Rows],
+        newest: int,
+        start: bytes,
+        end: bytes,
+        first: int,
+        last: int,
+        entries: list[Entry],
+    ) -> Found:
+        """Append the entries of the sequences first..last in the rows with start <= key < end. The last `newest` blocks
+        are those of the newest run."""
+        if _twin is not None:
+            found = _twin.segment_entries(self._reader, blocks, newest, start, end, first, last, entries, _MOST)
+            if found is not None:
+                return Found(*found)
+        parts = [_between(block, start, end) for block in blocks]
+        values = [value for part in parts[len(blocks) - newest :] for _, value in part]
+        rows = list(chain.from_iterable(parts))
+        keys = [key for key, _ in rows]
+        if not all(map(lt, keys, islice(keys, 1, None))):
+            rows = sorted(dict(rows).items())
+        pieces: list[Piece] = []
+        plain = True
+        for key, value in rows:
+            try:
+                pieces += decode_index_row(DataRow, key, value).pieces
+            except CorruptData:
+                plain = False
+                break
+        reached, ended = self.in_pieces(pieces, first, last, entries)
+        return Found(reached, ended and plain, len(values[0]) if len(values) == 1 else 0)
+
+    def in_pieces(self, pieces: Iterable[Piece], first: int, last: int, entries: list[Entry]) -> tuple[int, bool]:
+        """Append the entries of the sequences first..last in `pieces`: (the sequence after the last one, True if the
+        pieces have no more of them)."""
+        small: list[tuple[int, int, bytes]] = []
+        reached, ended, most = first, True, first + _MOST
+        for piece in pieces:
+            begin, frame = piece.first_sequence, piece.frame
+            after = begin + piece.count
+            if after <= reached:
+                continue
+            if reached > last:
+                break
+            if begin > reached or after - 1 > last or frame is None or reached >= most:
+                ended = False
+                break
+            small.append((piece.number, begin, frame))
+            if piece.count > 1:
+                frames, small = small, []
+                stop = self._make(frames[:-1], 1, first, entries) or self._make(
+                    frames[-1:], piece.count, first, entries
+                )
+                if stop:
+                    return stop, False
+            reached = after
+        stop = self._make(small, 1, first, entries)
+        return (stop, False) if stop else (reached, ended)
+
+    def last_entry(self, row: bytes) -> Entry | None:
+        """The last entry of an encoded data row; None if it is not plain."""
+        if _twin is not None:
+            entry: Entry | None = _twin.last_entry(self._reader, row)
+            if entry is not None:
+                return entry
+        piece = decode_index_row(DataRow, b"", row).pieces[-1]
+        entries: list[Entry] = []
+        self.in_pieces((piece,), piece.last_sequence, piece.last_sequence, entries)
+        return entries[-1] if entries else None
+
+    def _make(self, frames: Sequence[tuple[int, int, bytes]], count: int, first: int, entries: list[Entry]) -> int:
+        """Append the entries of frames with `count` entries each, from sequence `first` on: the sequence before which
+        it stops, or 0 if all are made."""
+        left = iter(frames)
+        while (item := self._reader.take(left, entries, _ALL) if count == 1 else next(left, None)) is not None:
+            number, begin, frame = item
+            try:
+                head, origin, found = decode_entries(*self._place[:3], frame, self._place[3], first, self._place[4])
+            except (CorruptData, UnsupportedVersion):
+                return max(begin, first)
+            told = number, begin, count, self._segment
+            if (head.number, head.first_sequence, head.count, head.segment) != told or origin.holes:
+                return max(begin, first)
+            entries += found
+        return 0
+
+
+def _between(block: Rows, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    """The rows of a block with start <= key < end."""
+    low = block.seek(start)
+    high = block.seek(end, low)
+    return list(zip(block.keys(low, high), block.values(low, high), strict=True))
