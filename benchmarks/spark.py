@@ -165,7 +165,7 @@ def read(bench: Bench) -> None:
 
 
 def _look_up(store: streamkit.Store, name: str) -> tuple[float, int]:
-    """(ms, bytes read) of reading one segment."""
+    """Return (ms, bytes read) of reading one segment."""
     size, begin = bytes_read(), time.perf_counter()
     assert len(list(store.consume_segment(SPACE, name))) == 5
     return (time.perf_counter() - begin) * 1000, bytes_read() - size

@@ -42,7 +42,7 @@ _MOST_SEQUENCES = 1_000_000
 
 
 def check_type(value: Any, kind: Any, what: str, *, optional: bool = False) -> None:
-    """TypeError unless `value` is of `kind`, or is None and `optional`. `what` names the argument in the error.
+    """Raise TypeError unless `value` is of `kind`, or is None and `optional`. `what` names the argument in the error.
 
     A bool is no int.
     """
@@ -87,7 +87,7 @@ def check_seconds(name: str, value: Any, *, positive: bool = False, endless: boo
 
 
 def check_poll(poll: Any) -> tuple[float, float] | None:
-    """(at first, at most) in seconds, or None."""
+    """Return (at first, at most) in seconds, or None."""
     if poll is None:
         return None
     if not isinstance(poll, (tuple, list)) or len(poll) != 2:
@@ -157,13 +157,14 @@ def _called(function: Any) -> Any:
 
 
 def check_subclass(what: str, value: Any, base: type) -> None:
-    """TypeError unless `value` is a subclass of `base`. `what` says what takes it, for the error."""
+    """Raise TypeError unless `value` is a subclass of `base`. `what` says what takes it, for the error."""
     if not isinstance(value, type) or not issubclass(value, base):
         raise TypeError(f"{what} a subclass of {base.__name__}, not {value!r:.60}")
 
 
 def check_several(name: str, values: Any, example: str = "[name]") -> None:
-    """TypeError unless `values` is iterable. One str is refused, because its letters would be taken for the values."""
+    """Raise TypeError unless `values` is iterable. One str is refused, because its letters would be taken for the
+    values."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{name} are several, as in {example}, not {values!r:.60}")
 

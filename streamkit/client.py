@@ -197,7 +197,7 @@ class Client:
         return self._resting.pop(store_id) if store_id in self._resting else None
 
     def _release(self, shared: OpenStore) -> None:
-        """A handle was closed."""
+        """Note that a handle was closed."""
         with self._lock:
             shared.handles -= 1
             if shared.handles:

@@ -1,4 +1,4 @@
-"""Signals that stop what runs."""
+"""Signals that stop a running program."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Draft:
         return all(part.body is None for part in self._parts)
 
     def guard(self) -> None:
-        """SequenceMismatch where a segment is not as expected. Asks the storage."""
+        """Raise SequenceMismatch where a segment is not as expected. Asks the storage."""
         if self._parts:
             self._statuses = self._writer.guard(self.space, self._parts, self._lease)
 
@@ -118,7 +118,7 @@ class Draft:
         return self._statuses
 
     def fenced(self) -> None:
-        """Another holder has the lease by now."""
+        """Note that another holder has the lease."""
         if isinstance(self._lease, Lease):
             self._lease.lost.set()
 

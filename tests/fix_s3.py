@@ -97,7 +97,8 @@ class S3Server(NamedTuple):
         return _client(self.endpoint)
 
     def requests(self, path: str) -> list[tuple[str, str]]:
-        """(method, path and query) of those that begin so; while delta-rs sends one, no proxy of this process runs."""
+        """Return (method, path and query) of those that begin so; while delta-rs sends one, no proxy of this process
+        runs."""
         with urlopen(f"{self.endpoint}/requests-seen?{path}") as answer:
             return [(method, target) for method, target in json.load(answer)]
 
@@ -119,7 +120,7 @@ class S3Bucket(NamedTuple):
         return f"s3://{self.name}{'/' if prefix else ''}{prefix}?{query}"
 
     def requests(self) -> list[tuple[str, str]]:
-        """(method, path and query) of every request to it so far."""
+        """Return (method, path and query) of every request to it so far."""
         return self.server.requests(f"/{self.name}")
 
     def names(self) -> list[str]:

@@ -49,7 +49,7 @@ class _Held(NamedTuple):
 
     @property
     def native(self) -> bool:
-        """Azure ends it. Otherwise it is over when the blob's age says so."""
+        """True if Azure itself ends the lease. Otherwise the blob's age ends it."""
         return _NATIVE[0] <= self.ttl <= _NATIVE[1]
 
 

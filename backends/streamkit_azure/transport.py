@@ -92,10 +92,10 @@ class Transport(HttpTransport[Any, Any]):
             self._counts[kind] += more
 
     def open(self) -> None:
-        """The connections are opened by the first request."""
+        """Do nothing: the first request opens the connections."""
 
     def close(self) -> None:
-        """The connections are the driver's."""
+        """Do nothing: the driver closes the connections."""
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -123,7 +123,7 @@ class Head:
 
     @property
     def settled(self) -> bool:
-        """The words tell how the files are now: the machine was not started since, and it is not a copy."""
+        """True if the words describe the present files: the machine was not started since, and the head is no copy."""
         words = self.words
         if words[END] == DELETED:
             return True

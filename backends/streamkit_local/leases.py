@@ -94,7 +94,7 @@ def is_held(log: PartitionLog, name: str, read: Callable[[bytes], Value | None])
 
 
 def renew(log: PartitionLog, grant: Grant) -> Grant:
-    """A power cut may take it back, and then the holder is gone too."""
+    """Renew the lease. A power cut may undo it, but then the holder is gone too."""
     ttl = int(grant.ttl * 1e9)
 
     def work(row: bytes | None) -> tuple[bytes | None, Grant]:

@@ -34,8 +34,8 @@ def _mounts() -> list[tuple[str, str]]:
 
 
 def check_file_system(path: str) -> None:
-    """PermanentError if `path` is on a network file system, as far as the system tells: locks and maps are not reliable
-    there."""
+    """Raise PermanentError if `path` is on a network file system, as far as the system tells: locks and maps are not
+    reliable there."""
     real, best, kind = os.path.realpath(path) + "/", "", ""
     for mount, name in _mounts():
         point = mount.rstrip("/") + "/"
@@ -159,7 +159,7 @@ class Place:
         return (there.st_ino, there.st_dev, there.st_mtime_ns) == self._identity
 
     def check_writable(self) -> None:
-        """AccessDenied if it is not."""
+        """Raise AccessDenied if it is not."""
         if self.readonly:
             raise AccessDenied(
                 f"{self.path} may be read by this user and not written: give this user write access to the store, and "
@@ -167,7 +167,8 @@ class Place:
             )
 
     def check(self) -> None:
-        """StoreClosed if the store was deleted, or its directory was moved, so that its path leads to another store."""
+        """Raise StoreClosed if the store was deleted, or its directory was moved, so that its path leads to another
+        store."""
         if not self.current():
             raise moved(self.path)
 

@@ -155,7 +155,7 @@ class Reader:
         return samples
 
     def seek(self, state: State, view: View, key: bytes) -> tuple[int, int]:
-        """(number of a file, position): all records with this key or greater ones are there or after it."""
+        """Return (number of a file, position): all records with this key or greater ones are there or after it."""
         files = view.files
         current = files[-1]
         number = len(files) - 1

@@ -136,7 +136,7 @@ def pack_file(name: int, size: int) -> bytes:
 
 
 def unpack_file(data: bytes) -> tuple[int, int]:
-    """(name, size) of a row that `pack_file` made."""
+    """Return (name, size) of a row that `pack_file` made."""
     name, size = _PAIR.unpack(data)
     return name, size
 

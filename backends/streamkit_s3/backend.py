@@ -88,7 +88,7 @@ class S3Backend:
             )
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
-        """Values are fetched ahead: up to 40 at once and 64 MiB, or one that is larger."""
+        """Scan rows. Values are fetched ahead: up to 40 at once and 64 MiB, or one that is larger."""
         self._check(partition, ())
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")

@@ -49,7 +49,8 @@ class _Page(NamedTuple):
 
 
 class Bucket:
-    """Stateless; one for each meter. A list asks for `page` names at a time, at most 1000."""
+    """A bucket and its requests. It has no state, and belongs to one meter. A list asks for `page` names at a time, at
+    most 1000."""
 
     def __init__(self, connection: Connection, meter: Meter, page: int = MOST) -> None:
         self.connection = connection

@@ -66,7 +66,7 @@ def decode(text: str) -> bytes | None:
 
 
 def check_address(partition: bytes, keys: Iterable[bytes]) -> None:
-    """ValueError for a partition or key that is too long."""
+    """Raise ValueError for a partition or key that is too long."""
     if len(partition) > _LONGEST:
         raise ValueError(f"a partition has at most {_LONGEST} bytes, not {len(partition)}")
     for key in keys:

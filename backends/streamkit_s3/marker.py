@@ -56,7 +56,7 @@ class Marker:
         return known
 
     def forget(self) -> None:
-        """The store was deleted."""
+        """Note that the store was deleted."""
         self._bucket.connection.process.marks.pop(self._path, None)
 
     @contextmanager
@@ -130,7 +130,7 @@ class Marker:
         self._known.there = True
 
     def _probe(self) -> None:
-        """PermanentError if the service does not honour conditions on PUT."""
+        """Raise PermanentError if the service does not honour conditions on PUT."""
         bucket = self._bucket
         name = f"{self._path}probe/{uuid4().hex}"
         try:

@@ -112,7 +112,7 @@ class _Thread:
         return {channel: value for channel, value in found.items() if value is not None}
 
     def writes(self, checkpoint: _Checkpoint) -> list[tuple[str, int, str, str, Typed]]:
-        """(task, index, path, channel, value), in the order in which they take effect."""
+        """Return (task, index, path, channel, value), in the order in which they take effect."""
         writes = self._writes.get((checkpoint.namespace, checkpoint.id), {})
         ordered = sorted(writes, key=lambda key: writes_sort_key(writes[key][0], *key))
         return [(*key, *writes[key]) for key in ordered]

@@ -142,7 +142,7 @@ def as_given(records: Iterable[Record]) -> Iterable[Record]:
 
 
 def tell_none(error: asyncio.CancelledError) -> None:
-    """Nothing was sent, unless it says otherwise already."""
+    """Note on a cancellation that nothing was sent, unless it names a transaction already."""
     if not hasattr(error, "transaction_id"):
         error.transaction_id = None  # type: ignore[attr-defined]
 

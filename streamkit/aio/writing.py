@@ -142,7 +142,7 @@ class Lane:
         self._committer.drive()
 
     def _beat(self) -> None:
-        """A thread may be stopped anywhere, also before it wakes a waiter."""
+        """Look at the requests again and again, because a thread may be stopped before it wakes a waiter."""
         self._timer = None
         if not self._waiting:
             return

@@ -18,7 +18,7 @@ _WORDS = ("segment", "trx_id", "trx_node")
 
 
 def check_columns(found: pa.Schema, *, own: bool) -> None:
-    """ValueError if a file lacks a column. `own`: also if it is of another type than streamkit writes."""
+    """Raise ValueError if a file lacks a column. `own`: also if it is of another type than streamkit writes."""
     for field in schema():
         places = found.get_all_field_indices(field.name)
         if len(places) != 1:

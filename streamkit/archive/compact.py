@@ -36,7 +36,7 @@ def compact_space(
     progress: Callable[[int, int], None] | None = None,
     spread: Spread | None = None,
 ) -> tuple[int, int, int]:
-    """(files before, files after, old files removed). Archivers and readers may go on meanwhile.
+    """Return (files before, files after, old files removed). Archivers and readers may go on meanwhile.
 
     `target_bytes`: of payload in a file, before compression. ValueError for a negative retention.
     `progress(done, all)` counts files that are to be brought together. `spread` has the new files written elsewhere.

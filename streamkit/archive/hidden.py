@@ -19,7 +19,7 @@ _ROWS = 65536
 
 
 def archived_with(archive: Archive, partition: int, wanted: Mapping[str, str], last: int) -> Iterator[tuple[str, int]]:
-    """(segment, sequence) of a partition's rows that have all pairs of `wanted`, and others beside them.
+    """Yield (segment, sequence) of a partition's rows that have all pairs of `wanted`, and others beside them.
 
     Files that hold only transactions after `last` are skipped if their descriptions show it.
     """

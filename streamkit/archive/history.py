@@ -95,7 +95,7 @@ def _advice(table: Table, suspects: Sequence[Commit]) -> str:
 
 
 def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
-    """CorruptData if others changed rows in versions first..last of the table, whose files are `now`."""
+    """Raise CorruptData if others changed rows in versions first..last of the table, whose files are `now`."""
     found = commits(table, first, last)
     suspects = [commit for commit in found if not commit.ours and commit.changes]
     if not suspects:

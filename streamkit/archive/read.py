@@ -546,7 +546,7 @@ class Archive:
 
 
 def _check_trimmed(snapshot: Snapshot, view: LogView, here: tuple[int, int]) -> None:
-    """Moved if a trim has removed files after the position `here` since the view was taken."""
+    """Raise Moved if a trim has removed files after the position `here` since the view was taken."""
     files = next(iter(snapshot.clusters(view.log.partition)), [])
     if here > (1, 0) and not any(file.numbers[0] <= here[0] for file in files):
         view.look_again()
@@ -618,7 +618,7 @@ def _downwards(first: int, last: int, step: int) -> Iterator[tuple[int, int]]:
 def _windows(
     snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
 ) -> Iterator[tuple[list[File], int, int]]:
-    """(files, low number, high number): pieces of the log, in order."""
+    """Yield (files, low number, high number): pieces of the log, in order."""
     for cluster in snapshot.clusters(partition):
         low = max(first, min(file.numbers[0] for file in cluster))
         high = min(last, max(file.numbers[1] for file in cluster))

@@ -248,7 +248,7 @@ class _Copy:
             clock.sleep(0.001)
 
     def check_end(self) -> None:
-        """CorruptData if the target has more than was to be copied."""
+        """Raise CorruptData if the target has more than was to be copied."""
         for partition, held in enumerate(self._held):
             there = next(held, None)
             if there is not None:

@@ -117,7 +117,8 @@ def _gather(table: Table, files: Sequence[File], wanted: Wanted, columns: Sequen
 
 
 def _hits(table: Table, file: File, source: Any, wanted: Wanted) -> Iterator[tuple[int, Any]]:
-    """(row group, which of its rows are wanted) for each row group that has any; narrow columns are read for it."""
+    """Yield (row group, which of its rows are wanted) for each row group that has any; narrow columns are read for
+    it."""
     import numpy as np
     import pyarrow as pa
 

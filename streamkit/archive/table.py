@@ -226,7 +226,7 @@ class Table(TableFiles):
             )
 
     def _check_history(self, state: LogState, paths: set[str]) -> None:
-        """CorruptData if something else than streamkit has changed rows, not only their place."""
+        """Raise CorruptData if something else than streamkit has changed rows, not only their place."""
         if all(map(is_own_name, paths)):
             # Whole files are counted, because no other engine has written any.
             return
@@ -321,7 +321,7 @@ class Table(TableFiles):
         return int(found)
 
     def check_incarnation(self, state: LogState, settings: Settings) -> None:
-        """CorruptData if the table belongs to an earlier, deleted space of this name."""
+        """Raise CorruptData if the table belongs to an earlier, deleted space of this name."""
         found = state.configuration.get(_INCARNATION)
         if found and settings.incarnation and found != settings.incarnation.hex():
             raise CorruptData(
@@ -408,7 +408,7 @@ class Table(TableFiles):
             return False
 
     def _verify(self, state: LogState) -> None:
-        """CorruptData if another engine has changed rows up to the version of `state`."""
+        """Raise CorruptData if another engine has changed rows up to the version of `state`."""
         try:
             self.snapshot_of(state)
         except Gone as error:

@@ -59,8 +59,8 @@ def is_current(partition: Partition, chunk: Chunk) -> bool:
 
 
 def missing_from(numbers: Sequence[int], chunks: Sequence[Chunk]) -> tuple[list[int], list[Chunk]]:
-    """(those of `numbers` that no chunk has, the chunks to use), both in order. A chunk is used if it has all of the
-    numbers between its first and its last one. So new chunks do not overlap it."""
+    """Return (those of `numbers` that no chunk has, the chunks to use), both in order. A chunk is used if it has all of
+    the numbers between its first and its last one. So new chunks do not overlap it."""
     left, used, at = list[int](), list[Chunk](), 0
     for chunk in sorted(chunks, key=lambda chunk: chunk.first):
         begin = bisect_left(numbers, chunk.first, at)

@@ -42,7 +42,7 @@ def remove_points(repository: Repository, points: Sequence[BackupPoint], keep: i
 
 
 def _place(key: bytes) -> tuple[int, str, int]:
-    """(point, space, partition) of a part's key."""
+    """Return (point, space, partition) of a part's key."""
     return int.from_bytes(key[_NUMBER], "big"), key[_NAME].decode(), int.from_bytes(key[-8:], "big")
 
 

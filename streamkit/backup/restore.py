@@ -231,7 +231,7 @@ class _Restore:
     # -- afterwards ---------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """CorruptData unless each partition ends where the point says."""
+        """Raise CorruptData unless each partition ends where the point says."""
         for part in self._parts():
             known = inner(self._store).look_up(part.space)[0]
             end = known.partitions[part.partition].refresh() if known is not None else 0
@@ -258,8 +258,8 @@ class _Restore:
 
 
 def wait_for_tokens(clock: Clock, point: BackupPoint) -> None:
-    """A lease begins with a token that is made of the present second. Wait for one after the point, so that it is
-    greater than those that the log remembers."""
+    """Wait until new leases have tokens after the point. A token is made of the present second, so that it is greater
+    than those that the log remembers."""
     while clock.now() // 1000 <= point.timestamp // 1000:
         clock.sleep(0.05)
 

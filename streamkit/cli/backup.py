@@ -90,7 +90,7 @@ def _note_skipped(point: BackupPoint) -> None:
 
 
 def _check_there(opened: Store, url: str | None, archive: str | None) -> None:
-    """PermanentError if there is no such store: an empty backup is mostly a mistyped UUID."""
+    """Raise PermanentError if there is no such store: an empty backup is mostly a mistyped UUID."""
     with open_client(url, archive) as client:
         if opened.id not in client.stores():
             raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")

@@ -96,7 +96,7 @@ def _end_when_lost(child: subprocess.Popen[bytes], send: Send, held: Lease) -> N
 
 @contextmanager
 def _signals(from_terminal: bool) -> Iterator[Callable[[Send], None]]:
-    """Signals are passed on to the command, and its end is ours. SIGINT `from_terminal` has reached it already.
+    """Pass signals on to the command, and end when it ends. SIGINT `from_terminal` has reached it already.
 
     This begins before there is a child, because others may know the child earlier than this process. Signals that come
     before are passed on once the child is known. An ignored signal stays ignored, also for the child.

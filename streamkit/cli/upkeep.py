@@ -141,7 +141,7 @@ def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, arc
 
 
 def _check_there(opened: Store, space: str | None, url: str | None, archive: str | None) -> None:
-    """PermanentError if there is no such store, or no such space in it: nothing was found, and nothing done."""
+    """Raise PermanentError if there is no such store, or no such space in it: nothing was found, and nothing done."""
     if space is not None:
         check_space(opened, space)
     with open_client(url, archive) as client:

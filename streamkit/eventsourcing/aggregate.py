@@ -140,7 +140,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 def _check_plain(function: Callable[..., Any], argument: str, value: Any) -> None:
-    """TypeError for an argument without an annotation that would be replayed as another type."""
+    """Raise TypeError for an argument without an annotation that would be replayed as another type."""
     kind = type(value)
     if kind in _PLAIN:
         return

@@ -81,7 +81,7 @@ class AsyncRepository(Generic[A]):
         return await self.store.calls.call(perform)
 
     async def events(self, id: str) -> list[tuple[str, dict[str, Any]]]:
-        """(name, arguments) of each event, in the order in which they happened."""
+        """Return (name, arguments) of each event, in the order in which they happened."""
         return await self.store.calls.call(lambda: list(self.sync.events(id)))
 
     async def exists(self, id: str) -> bool:

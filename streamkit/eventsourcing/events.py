@@ -18,7 +18,7 @@ __all__ = ["EVENT", "EventFormat", "check_codec"]
 
 
 def check_codec(codec: Codec) -> None:
-    """TypeError for a codec that does not read the dict of arguments that it wrote."""
+    """Raise TypeError for a codec that does not read the dict of arguments that it wrote."""
     probe = {"argument": ["text", 1, None]}
     try:
         read = codec.decode(codec.encode(probe))
@@ -44,7 +44,7 @@ class EventFormat:
         self._metadata: dict[EventType, dict[str, str]] = {}
 
     def records(self, pending: Iterable[Pending], metadata: dict[str, str] | None) -> list[Record]:
-        """TypeError for arguments that would be replayed as something else."""
+        """Raise TypeError for arguments that would be replayed as something else."""
         found = []
         for type, arguments in pending:
             marks = self._metadata.get(type)
@@ -88,7 +88,7 @@ class EventFormat:
         return True
 
     def _check(self, type: EventType, arguments: dict[str, Any], payload: bytes) -> None:
-        """TypeError for an argument that the payload would give back as something else."""
+        """Raise TypeError for an argument that the payload would give back as something else."""
         try:
             again = self._codec.decode(payload)
             self._convert(type, again)

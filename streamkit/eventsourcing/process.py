@@ -119,7 +119,7 @@ def _is_done(repository: Repository[A], aggregate: A, key: str, since: int) -> b
 
 
 def _check_names(aggregate: type[Aggregate], reactions: Mapping[str, Reaction]) -> None:
-    """ValueError for a reaction that no event would ever cause."""
+    """Raise ValueError for a reaction that no event would ever cause."""
     known = event_types(aggregate).keys()
     unknown = ", ".join(sorted(map(repr, reactions.keys() - known)))
     if unknown or not reactions:

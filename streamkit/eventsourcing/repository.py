@@ -205,12 +205,13 @@ class Repository(Generic[A]):
         return self._store.get_segments(self.space)
 
     def events(self, id: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(name, arguments) of each event, in the order in which they happened."""
+        """Yield (name, arguments) of each event, in the order in which they happened."""
         for entry in self._store.consume_segment(self.space, id):
             yield self.event(entry)
 
     def event(self, entry: Entry) -> tuple[str, dict[str, Any]]:
-        """(name, arguments) of an entry of the space: of their types, and of the present version. For projections.
+        """Return (name, arguments) of an entry of the space: of their types, and of the present version. For
+        projections.
 
         CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
         """
@@ -371,7 +372,7 @@ class Repository(Generic[A]):
         idempotency_key: str | None,
         metadata: dict[str, str] | None,
     ) -> tuple[R | None, SegmentStatus | None, bool]:
-        """(the command's result, the status of its write, whether it was executed before)."""
+        """Return (the command's result, the status of its write, whether it was executed before)."""
         if type(retries) is not int or retries < 0:
             raise ValueError(f"retries is 0 or more, not {retries!r}")
         check_name(id, "segment")

@@ -181,7 +181,7 @@ class _Importer:
     # -- before anything is written -----------------------------------------------------------------------------
 
     def check(self, space: Space, restart: bool) -> None:
-        """SpaceExists if the store has another space of this name."""
+        """Raise SpaceExists if the store has another space of this name."""
         name, key = space.space, bytes(partition_key(space.space, 0))
         head, marker = self._backend.get(key, [bytes(HEAD), _MARKER])
         if marker is not None:
@@ -330,7 +330,7 @@ class _Importer:
         self._target = TargetPartition(partition, line, _retained(space), _changed(space))
 
     def _compare(self, space: Space, line: kinds.Partition) -> None:
-        """SpaceExists unless the existing partition ends where the line says."""
+        """Raise SpaceExists unless the existing partition ends where the line says."""
         known = self._open.look_up(space.space)[0]
         if known is None or partition_line(known.partitions[line.partition], None) != line:
             raise SpaceExists(

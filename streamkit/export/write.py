@@ -210,7 +210,7 @@ def _last_checkpoint(file: BinaryIO) -> int:
 
 
 def _check_unchanged(partition: Partition, begun: kinds.Partition) -> None:
-    """PermanentError if entries of a partition were removed since `begun` was written."""
+    """Raise PermanentError if entries of a partition were removed since `begun` was written."""
     try:
         line = partition_line(partition, None, begun.end)
     except StreamkitError as error:

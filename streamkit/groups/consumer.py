@@ -288,7 +288,7 @@ class Consumer:
         return self._core.claim(lane, self.claimant, limit, auto_ack=auto_ack, idle=idle, sole=sole)
 
     def _is_time(self) -> bool:
-        """To look whether there is something of a higher priority."""
+        """True if it is time to look for entries of a higher priority."""
         now = self._core.clock.monotonic()
         if self._core.remote and now - self._looked < self._core.shared.poll[0]:
             return False

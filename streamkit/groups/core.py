@@ -143,7 +143,7 @@ class Core:
         return self.feed.state.settings
 
     def check(self) -> None:
-        """PermanentError if the group is gone."""
+        """Raise PermanentError if the group is gone."""
         state = self.feed.state
         if state.deleted or state.created != self.generation:
             raise PermanentError(f"the group was deleted: create it again with store.group({self.space!r}, …)")

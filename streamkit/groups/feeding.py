@@ -179,7 +179,7 @@ class Feeder:
         return start != self._core.source.beginning(stream) and self._core.source.is_trimmed(stream, start.position)
 
     def _streams(self, ends: dict[Stream, Cursor]) -> list[Share]:
-        """(stream, cursor, how many are available) of those with any."""
+        """Return (stream, cursor, how many are available) of those with any."""
         cursors = self._core.feed.state.cursors
         found = []
         for stream, end in ends.items():

@@ -384,7 +384,7 @@ class Group:
         return GroupGap(self.space, "", first + 1, first + count, "trimmed", stream)
 
     def _progress(self, lanes: list[Lane]) -> tuple[LexKey | None, LexKey | None]:
-        """(delivered_to, acked_to)"""
+        """Return (delivered_to, acked_to)"""
         core = self.core
         if self.settings.queue or self.settings.segments is not None:
             return None, None
@@ -449,7 +449,8 @@ class Group:
         ]
 
     def _there(self, found: list[tuple[int, Site, T]], limit: int) -> Iterator[tuple[tuple[int, Site, T], Entry]]:
-        """(ticket, place, state) and the entry, the oldest first, for at most `limit` entries that were not removed."""
+        """Yield (ticket, place, state) and the entry, the oldest first, for at most `limit` entries that were not
+        removed."""
         found = sorted(found, key=itemgetter(0))
         while limit > 0 and (some := found[:limit]):
             entries = self.core.source.load([site for _, site, _ in some])

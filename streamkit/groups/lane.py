@@ -204,7 +204,7 @@ class LaneState:
     # -- records ------------------------------------------------------------------------------------------------
 
     def apply(self, batch: LaneBatch) -> None:
-        """Records are applied in the order of the log; they were decided before they were written."""
+        """Apply a record, in the order of the log. Its events were decided before it was written."""
         self.now = max(self.now, batch.at)
         for event in batch.events:
             _APPLY[type(event)](self, event)

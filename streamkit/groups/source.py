@@ -46,7 +46,7 @@ def segment_of(priority: int, bucket: int, delayed: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def queue_class(segment: str) -> tuple[int, int, bool]:
-    """(priority, bucket, delayed) of such a segment."""
+    """Return (priority, bucket, delayed) of such a segment."""
     kind, priority, bucket = segment.split("/")
     return int(priority), int(bucket), kind == "delayed"
 

@@ -153,7 +153,7 @@ def _check_keys(log: LogWalk, rows: dict[bytes, bytes]) -> None:
 
 
 def _check_fences(log: LogWalk, rows: dict[bytes, bytes]) -> None:
-    """Others may write, and bring the index forward, while log and index are read."""
+    """Compare the tokens of leases. Others may write, and bring the index forward, while log and index are read."""
     whole = log.first <= 1  # else a higher token may be in a transaction that has left the log
     for name, tokens in log.fences.items():
         key = fence_key(name)

@@ -165,7 +165,7 @@ class Block:
 
 
 def _encode_block(keys: Sequence[bytes], values: Sequence[bytes], start: int) -> bytes:
-    """`start` is the start value of the checksum."""
+    """Encode a block. `start` is the start value of the checksum."""
     return _encode_body(len(keys), *_body(keys, values), start)
 
 
@@ -309,8 +309,8 @@ def _check_version(id: bytes, version: int) -> None:
 def _section_rows(
     keys: Sequence[bytes], values: Sequence[bytes], new: int, last: bytes | None
 ) -> tuple[bytes, list[tuple[int, bytes, int]]]:
-    """(hashes, blocks) of rows of which those from `new` on are new: the hashes of their subjects, each once, as an
-    array's bytes; and of each block that is full, (rows up to its end, body, flags).
+    """Return (hashes, blocks) of rows of which those from `new` on are new: the hashes of their subjects, each once, as
+    an array's bytes; and of each block that is full, (rows up to its end, body, flags).
 
     ValueError if a key is not after the one before it, or not after `last`, the one before `new`.
     """
@@ -436,7 +436,7 @@ def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[
 
 
 def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], list[bytes]]:
-    """(keys, values) of a whole section. Every byte is checked: CorruptData, or UnsupportedVersion."""
+    """Return (keys, values) of a whole section. Every byte is checked: CorruptData, or UnsupportedVersion."""
     if len(data) != file.length:
         _damaged(file.id, f"it has {len(data)} bytes instead of {file.length}")
     tail = decode_tail(data[file.length - file.tail :], file, seed)

@@ -121,7 +121,7 @@ class Runs:
         return values
 
     def _look_up(self, key: bytes, reading: bool) -> tuple[bool, bytes | None]:
-        """(True, the row or None), or (False, None) if something must be read first. Most lookups end here.
+        """Return (True, the row or None), or (False, None) if something must be read first. Most lookups end here.
 
         `reading`: it is read as the search comes to it, the newest run first; where a call is no request.
         """

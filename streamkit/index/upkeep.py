@@ -348,7 +348,7 @@ def timestamp_of(partition: Partition, number: int, record: bytes) -> int:
 
 
 def records_in(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of all that is in `packs`, which are read as a whole, in one call."""
+    """Yield (number, record) of all that is in `packs`, which are read as a whole, in one call."""
     backend, key, seed = partition.backend, partition.key, partition.seed
     for file, data in zip(packs, _read_packs(partition, packs), strict=True):
         try:
@@ -358,7 +358,8 @@ def records_in(partition: Partition, packs: Sequence[PackFile]) -> Iterator[tupl
 
 
 def packs_to_merge(packs: Sequence[PackFile], most: int) -> Sequence[PackFile]:
-    """Neighbours that are to become one pack of at most `most` bytes: as many of one size as of runs."""
+    """Neighbouring packs of one size that are to become one pack of at most `most` bytes. The number is that of
+    runs."""
     after, size = len(packs), _PACK
     while size < most:
         begin, limit = after, min(size * FANOUT, most // 2)  # with one that is larger hardly another fits

@@ -31,7 +31,7 @@ class Answers:
         self._headers: deque[Header] = deque()
 
     def get(self, id: bytes) -> tuple[Header, int] | None:
-        """(the header of the transaction that settles a request, its first frame there or VOID)."""
+        """Return (the header of the transaction that settles a request, its first frame there or VOID)."""
         return self._found.get(id)
 
     def apply(self, header: Header) -> None:

@@ -89,8 +89,8 @@ class ArchiveReader(Protocol):
         ...
 
     def place(self, view: LogView, number: int) -> tuple[int, int, int]:
-        """(entries before a transaction, its own entries, its timestamp), as far as they are archived; (…, 0, 0) if it
-        has no entry there."""
+        """Return (entries before a transaction, its own entries, its timestamp), as far as they are archived; (…, 0, 0)
+        if it has no entry there."""
         ...
 
     def number_of(self, view: LogView, position: int) -> int | None:
@@ -112,7 +112,8 @@ class ArchiveReader(Protocol):
         ...
 
     def segment_bytes(self, view: LogView, segment: str, first: int, last: int) -> tuple[int, int]:
-        """(entries, bytes of their payloads) that the archive has of the sequences `first` to `last` of a segment."""
+        """Return (entries, bytes of their payloads) that the archive has of the sequences `first` to `last` of a
+        segment."""
         ...
 
     def touched(self, view: LogView, first: int, last: int) -> Iterator[str]:

@@ -113,7 +113,7 @@ class Flight(msgspec.Struct, eq=False):
         return self.known
 
     def clear(self) -> None:
-        """Tell its requests that it was not written, and never will be."""
+        """Tell the requests of a flight that it was not written, and never will be."""
         for request in self.requests:
             request.leave()
 

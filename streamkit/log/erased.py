@@ -35,7 +35,7 @@ def put_erasures(partition: Partition, erasures: Sequence[Erasure]) -> None:
 
 
 def earlier_rows(incarnation: bytes, erasures: Sequence[Erasure]) -> Iterator[tuple[bytes, bytes]]:
-    """(key, data) of rows for erasures without a known transaction, from a backup."""
+    """Yield (key, data) of rows for erasures without a known transaction, from a backup."""
     zero = transaction_key(erased_prefix(incarnation), 0)
     for at in range(0, len(erasures), _TOGETHER):
         key = zero + at.to_bytes(8, "big")

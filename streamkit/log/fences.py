@@ -37,7 +37,7 @@ class Fences:
         self._known[name] = token
 
     def apply(self, number: int, written: Mapping[str, int]) -> None:
-        """Transaction `number` was written with these leases and tokens."""
+        """Note the leases and tokens with which transaction `number` was written."""
         for name, token in written.items():
             if name not in self._tail or token > self._tail[name][1]:
                 self._tail[name] = number, token

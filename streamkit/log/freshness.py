@@ -63,8 +63,8 @@ class Freshness:
         return Look(told.latest, self._clock.monotonic(), wall)
 
     def complete(self, look: Look) -> Look:
-        """The time of a look whose answer is known. If the service had told no time before it, the look is as old as
-        the service's first answer, which is its own or an earlier look's."""
+        """The time of a look whose answer is known. Without an earlier time of the service, it is the time of the
+        service's first answer."""
         if look.told is None:
             told = self._backend.service_time()
             if told is not None:

@@ -60,7 +60,8 @@ def find_use(partition: Partition, digest: bytes) -> KeyRow | None:
 
 
 def all_uses(partition: Partition) -> list[tuple[bytes, KeyRow]]:
-    """(digest, use) of the keys that are remembered, as of the last refresh; a later use of a key comes later."""
+    """Return (digest, use) of the keys that are remembered, as of the last refresh; a later use of a key comes
+    later."""
 
     def find(view: LogView) -> list[tuple[bytes, KeyRow]]:
         tail = list(view.tail.keys.items())

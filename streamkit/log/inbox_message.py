@@ -94,7 +94,7 @@ def _part(part: _Part) -> Part:
 
 
 def message_range(incarnation: bytes, since: int) -> tuple[bytes, bytes]:
-    """(start, end) of the messages that were posted when `since` or a later transaction was the last one."""
+    """Return (start, end) of the messages that were posted when `since` or a later transaction was the last one."""
     return incarnation + since.to_bytes(8, "big"), incarnation + b"\xff" * 8
 
 
@@ -104,7 +104,7 @@ def posted_at(incarnation: bytes, key: bytes) -> int:
 
 
 def posted_by(incarnation: bytes, key: bytes) -> tuple[bytes, bytes]:
-    """(the message's id, which is that of its first request; the first bytes of the node of its process)."""
+    """Return (the message's id, which is that of its first request; the first bytes of the node of its process)."""
     _, id, node = _HEAD.unpack_from(key, len(incarnation))
     return id, node
 
@@ -112,7 +112,7 @@ def posted_by(incarnation: bytes, key: bytes) -> tuple[bytes, bytes]:
 def encode_message(
     incarnation: bytes, seed: int, since: int, id: bytes, node: bytes, requests: Sequence[Request]
 ) -> tuple[bytes, bytes]:
-    """(key, value) of `requests`, whose ids are set."""
+    """Return (key, value) of `requests`, whose ids are set."""
     packed = _encoder.encode(tuple(_packed(request, id) for request in requests))
     front = incarnation + _HEAD.pack(since, id, node)
     body = bytes((VERSION,)) + packed
@@ -150,7 +150,7 @@ def is_in_key(incarnation: bytes, key: bytes) -> bool:
 
 
 def decode_message(incarnation: bytes, seed: int, key: bytes, value: bytes) -> InboxMessage:
-    """CorruptData for one that is damaged, or of another release."""
+    """Raise CorruptData for one that is damaged, or of another release."""
     at = len(incarnation) + _HEAD.size
     front, whole = (key[:at], key[at:]) if len(key) > at else (key, value)
     body = whole[4:]

@@ -43,7 +43,7 @@ class Index(Protocol):
         ...
 
     def scan(self, start: bytes, end: bytes, subject: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of the rows with start <= key < end, in order.
+        """Yield (key, value) of the rows with start <= key < end, in order.
 
         `subject`: the segment's name, if all are of one.
         """

@@ -34,7 +34,7 @@ def decode_index_row(kind: type[_Row], key: bytes, data: bytes) -> _Row:
 
 
 def _pieces(value: bytes) -> tuple[int, int]:
-    """(how many pieces, where they begin) of an encoded DataRow."""
+    """Return (how many pieces, where they begin) of an encoded DataRow."""
     kind = value[1]
     if kind & 0xF0 == 0x90:
         return kind & 0x0F, 2

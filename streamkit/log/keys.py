@@ -122,7 +122,7 @@ def data_key(segment: str, last_sequence: int) -> bytes:
 
 
 def data_range(segment: str, first_sequence: int) -> tuple[bytes, bytes]:
-    """(start, end) of the rows that hold `first_sequence` and all after it."""
+    """Return (start, end) of the rows that hold `first_sequence` and all after it."""
     name = segment.encode()
     return b"%b%b\x00%b" % (_DATA, name, _U64.pack(first_sequence)), b"%b%b\x01" % (_DATA, name)
 

@@ -125,7 +125,8 @@ class Offset(NamedTuple):
         return cls(found, timestamp, partition, positions, bool(whole), incarnation if positions else b"")
 
     def check(self, settings: Settings | None) -> None:
-        """InvalidOffset unless the offset belongs to the space with these settings. None: the space does not exist."""
+        """Raise InvalidOffset unless the offset belongs to the space with these settings. None: the space does not
+        exist."""
         if not self.positions:
             return
         if settings is None:
@@ -157,7 +158,7 @@ class Offset(NamedTuple):
         return self.positions[0] if self.positions and partition == self.partition else (1, 0)
 
     def check_end(self, partition: int, number: int) -> None:
-        """InvalidOffset if the offset is beyond transaction `number`, the last one of a partition."""
+        """Raise InvalidOffset if the offset is beyond transaction `number`, the last one of a partition."""
         position = self.position(partition)
         if position > (number + 1, 0):
             raise InvalidOffset(

@@ -76,7 +76,7 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
 
 
 def _check_trimmed(partition: Partition, id: bytes, first: int) -> None:
-    """OutcomeUnknown if transaction `id` may have been below `first`, where the log was trimmed."""
+    """Raise OutcomeUnknown if transaction `id` may have been below `first`, where the log was trimmed."""
     if 1 < first <= partition.floor.number and not _is_sure(partition, first - 1):
         raise _trimmed(partition, id, first - 1)
 
@@ -96,7 +96,7 @@ def _trimmed(partition: Partition, id: bytes, last: int) -> OutcomeUnknown:
 
 
 def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: Callable[[], None]) -> Outcome:
-    """OutcomeUnknown if the answers may be in archived transactions: the archive holds no answers."""
+    """Raise OutcomeUnknown if the answers may be in archived transactions: the archive holds no answers."""
     removed = archive_row(partition).removed if partition.head.archived else 0
     first = _first_not_below(partition, made_at(id), last, removed)
     if _is_from(partition, id, first):

@@ -133,7 +133,7 @@ class PackTable:
         return sum(self.lengths[self._numbers[block] - first : number - first])
 
     def records(self, block: int, raw: bytes, first: int = 0, last: int = _LAST) -> Rows:
-        """(number, record) of the transactions first..last that are in a block, in order: to be read once."""
+        """Return (number, record) of the transactions first..last that are in a block, in order: to be read once."""
         numbers, start = self._numbers, self.first
         begin = max(first, numbers[block])
         after = min(last, self.last_of(block)) + 1

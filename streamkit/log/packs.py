@@ -186,7 +186,7 @@ class Packs:
         return self._lasts[at] + 1 if at < len(self._lasts) else max(number, self.last) + 1
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """(number, record) from `first` on, up to `last` or the first one that is not in a pack."""
+        """Yield (number, record) from `first` on, up to `last` or the first one that is not in a pack."""
         for found in self.batches(first, last):
             yield from found
 
@@ -214,7 +214,7 @@ class Packs:
                     return
 
     def all(self) -> Iterator[tuple[int, bytes]]:
-        """(number, record) of everything, in order."""
+        """Yield (number, record) of everything, in order."""
         number = 0
         while (number := self.next_held(number)) <= self.last:
             for at, record in self.records(number, self.last):

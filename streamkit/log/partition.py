@@ -276,7 +276,7 @@ class Partition:
         return self.view()
 
     def look_again(self, view: LogView) -> None:
-        """Moved if the log says now that something was removed or archived since `view`."""
+        """Raise Moved if the log says now that something was removed or archived since `view`."""
         self.refresh()
         now = self.view()
         if (now.head.archived, now.floor, now.thinned) != (view.head.archived, view.floor, view.thinned):
@@ -466,7 +466,7 @@ class Partition:
             raise CorruptData(self._with_remedy(f"{where}: {error}", error)) from error
 
     def check_space(self) -> None:
-        """StoreClosed if the space was deleted or made again, CorruptData if its head is lost.
+        """Raise StoreClosed if the space was deleted or made again, CorruptData if its head is lost.
 
         Call it before a write that no precondition guards.
         """
@@ -500,7 +500,7 @@ class Partition:
         )
 
     def saw(self, look: Look) -> None:
-        """`look` has found nothing new."""
+        """Note that `look` has found nothing new."""
         self.looked = self.freshness.complete(look)
 
     def saw_head(self, look: Look) -> None:
@@ -508,13 +508,13 @@ class Partition:
         self.looked = self._confirmed = self.freshness.complete(look)
 
     def saw_foreign(self, etag: Etag, look: Look) -> None:
-        """`look` has found a head with this etag, which a late upkeep of a deleted store left here."""
+        """Note that `look` has found a head with this etag, which a late upkeep of a deleted store left here."""
         self.foreign_head = etag
         self.saw_head(look)
 
     def adopt(self, head: Head, etag: Etag, look: Look) -> None:
-        """`look` has found this head. If its index is ahead of the present state, continue from there; else drop the
-        part of the tail that the index holds."""
+        """Take the head that `look` has found. If its index is ahead of the present state, continue from there; else
+        drop the part of the tail that the index holds."""
         with self._lock:
             if self.head_etag is None and self.partition == 0:
                 # The first head has the settings of the space.
@@ -694,7 +694,7 @@ class Partition:
             self.tail = self.tail.after(watermark)
 
     def indexed(self, head: Head, etag: Etag | None, before: Etag | None) -> None:
-        """This process has written `head`, in the place of the one with the etag `before`."""
+        """Take the head that this process has written in the place of the one with the etag `before`."""
         with self._lock:
             if self.head_etag == before:
                 self._advance_to(head, etag)

@@ -207,7 +207,7 @@ class Plan:
 
 
 def check_fence(partition: Partition, fence: tuple[str, int] | None) -> None:
-    """Fenced if a later holder of a lease has written, as far as this process knows."""
+    """Raise Fenced if a later holder of a lease has written, as far as this process knows."""
     if fence is not None and fence[1] < (highest := partition.fence(fence[0])):
         raise _fenced(partition.space, *fence, highest)
 

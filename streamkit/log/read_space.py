@@ -150,7 +150,8 @@ def is_named(partition: Partition, offset: Offset | None, start: tuple[int, int]
 
 
 def position_of(partition: Partition, offset: Offset | None, end: int) -> tuple[int, int]:
-    """(number, index in the transaction) of the entry that is next after `offset` in a partition that ends at `end`.
+    """Return (number, index in the transaction) of the entry that is next after `offset` in a partition that ends at
+    `end`.
 
     InvalidOffset if it is of another incarnation of the space, or beyond the end.
     """

@@ -247,7 +247,7 @@ def encode_holes(payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | 
 
 
 def decode_body(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
-    """(payloads, metadata). A ValueError if encode_body did not make `body`."""
+    """Return (payloads, metadata). A ValueError if encode_body did not make `body`."""
     data: bytes | memoryview = body.data
     if body.flags & (_GONE | _HOLES):
         return _decode_holes(body)
@@ -363,7 +363,7 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
 
 
 def _fitting(data: bytes, room: int) -> tuple[int, bytes]:
-    """(flags, `data`), compressed as far as is needed. `data` is a result of `_encode_apart`."""
+    """Return (flags, `data`), compressed as far as is needed. `data` is a result of `_encode_apart`."""
     zstd, packed = load_zstd(), data
     for level in (1, 9, 19, 22):
         if len(packed) <= room:
@@ -662,8 +662,8 @@ def decode_records(
     incarnation: bytes,
     with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """(last number, entries) of whole records, in parts, each (number, record): those of many small ones together. An
-    empty transaction has none.
+    """Yield (last number, entries) of whole records, in parts, each (number, record): those of many small ones
+    together. An empty transaction has none.
 
     CorruptData or UnsupportedVersion for one that is damaged, `with_location`, after all that is before it.
     """
@@ -698,8 +698,8 @@ def _together(
     decode: Callable[[_Item], Iterator[list[Entry]]],
     with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """(last number, entries) of items, in parts. An item begins with its number. Small ones come together by `take`,
-    and each other one by `decode`."""
+    """Yield (last number, entries) of items, in parts. An item begins with its number. Small ones come together by
+    `take`, and each other one by `decode`."""
     entries: list[Entry] = []
     try:
         for part in parts:
@@ -782,8 +782,8 @@ def decode_frames(
     incarnation: bytes,
     with_location: Callable[[StreamkitError, int], StreamkitError],
 ) -> Iterator[tuple[int, list[Entry]]]:
-    """(last number, entries) of a segment's `frames`, each (number, first sequence, frame): those of many small ones
-    together.
+    """Yield (last number, entries) of a segment's `frames`, each (number, first sequence, frame): those of many small
+    ones together.
 
     CorruptData for one that is damaged or of something else, `with_location`, after all that is before it.
     """

@@ -14,7 +14,7 @@ _LAST = 1 << 62
 
 
 def all_records(partition: Partition, packs: Packs, first: int, last: int = _LAST) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of the transactions first..last in `packs` and rows, in order; some may be missing.
+    """Yield (number, record) of the transactions first..last in `packs` and rows, in order; some may be missing.
 
     Nothing that is known of the partition is used. RunGone if a pack was merged into another one meanwhile.
     """

@@ -57,7 +57,7 @@ class Refresher:
     """One partition's refresher. One thread at a time reads. The others share its result if it is late enough."""
 
     def __init__(self, partition: Partition, holds_lock: Callable[[], bool]) -> None:
-        """`holds_lock` tells if the calling thread holds the partition's lock."""
+        """Make the refresher. `holds_lock` tells if the calling thread holds the partition's lock."""
         self._partition = partition
         self._holds_lock = holds_lock
         self._refreshing = threading.RLock()
@@ -363,7 +363,7 @@ class Refresher:
                     raise
 
     def _check_ended(self) -> None:
-        """StoreClosed if this is the rest of a log whose deletion was interrupted."""
+        """Raise StoreClosed if this is the rest of a log whose deletion was interrupted."""
         partition = self._partition
         number, record = 0, None
         for batch in self._list():

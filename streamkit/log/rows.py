@@ -154,8 +154,8 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.last_sequence < self.first_sequence or not self.last_sequence
 
     def with_entries(self, number: int, timestamp: int, first: int, count: int, size: int) -> SegmentRow:
-        """The status after transaction `number` has written `count` entries from `first` on; `size` is its payload by
-        then."""
+        """The status after transaction `number`, which has written `count` entries from `first` on. `size` is the
+        segment's payload by then."""
         return SegmentRow(
             self.first_sequence or first,
             self.first_timestamp or timestamp,

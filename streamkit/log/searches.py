@@ -40,8 +40,8 @@ class Searches:
             self._floor = retention, floor
 
     def archive_end(self, archived: int) -> tuple[int, int, int] | None:
-        """(entries, bytes of payload) before the first transaction after `archived`, and its timestamp; None if it must
-        be searched for."""
+        """Return (entries, bytes of payload) before the first transaction after `archived`, and its timestamp; None if
+        it must be searched for."""
         known, found = self._archive_end
         return found if known == archived else None
 

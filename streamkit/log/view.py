@@ -70,7 +70,7 @@ class LogView(msgspec.Struct, frozen=True):
     # -- transactions -------------------------------------------------------------------------------------------
 
     def check_row(self, number: int) -> None:
-        """Moved if the row of transaction `number`, just read from the log, may not be the committed transaction.
+        """Raise Moved if the row of transaction `number`, just read from the log, may not be the committed transaction.
 
         A transaction that is in a pack or in the archive is removed from the log after a grace. Its key is free then,
         and a writer that was stopped for all that time may have left another transaction there. So the head must be
@@ -107,7 +107,7 @@ class LogView(msgspec.Struct, frozen=True):
         return Moved(str(self.log.missing(number)))
 
     def records(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """(number, record) of transactions first..last in order, up to the first one that is not in the log.
+        """Yield (number, record) of transactions first..last in order, up to the first one that is not in the log.
 
         A pack's record counts, and not a row of the same number: that may be of a writer that came too late.
         """
@@ -138,7 +138,7 @@ class LogView(msgspec.Struct, frozen=True):
                     return
 
     def records_backwards(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """(number, record) of transactions first..last, the last one first. Moved if one is not in the log."""
+        """Yield (number, record) of transactions first..last, the last one first. Moved if one is not in the log."""
         size = _FIRST
         while last >= first:
             begin = max(first, last - size + 1)
@@ -184,7 +184,7 @@ class LogView(msgspec.Struct, frozen=True):
     # -- segments -----------------------------------------------------------------------------------------------
 
     def look_again(self) -> None:
-        """Moved if a later look at the log shows that something was removed or archived since."""
+        """Raise Moved if a later look at the log shows that something was removed or archived since."""
         self.log.look_again(self)
 
     def known(self, segment: str) -> SegmentRow | None:
@@ -209,7 +209,8 @@ class LogView(msgspec.Struct, frozen=True):
         )
 
     def frames(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, bytes]]:
-        """(number, first sequence, frame) of each piece. Everything that the index has no copy of is read at once."""
+        """Yield (number, first sequence, frame) of each piece. Everything that the index has no copy of is read at
+        once."""
         absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
         loaded = iter(self._loaded(absent) if absent else ())
         for piece in pieces:

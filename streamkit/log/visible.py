@@ -153,8 +153,8 @@ def floor_at(view: LogView, number: int, reason: str, *, sized: bool = True) -> 
 
 
 def place_of(view: LogView, number: int) -> tuple[int, int, int]:
-    """(entries before a transaction, its own entries, its timestamp). For a trimmed one: (entries before the floor, 0,
-    0). The timestamp is also 0 if the archive has no entry of it."""
+    """Return (entries before a transaction, its own entries, its timestamp). For a trimmed one: (entries before the
+    floor, 0, 0). The timestamp is also 0 if the archive has no entry of it."""
     floor = view.floor
     if number <= view.cold_until:
         position, count, timestamp = view.archive().place(view, number)

@@ -56,7 +56,7 @@ class Copies:
         return Rewritten() if snapshots is None else erase_snapshots(snapshots, since, self)
 
     def archived_with(self, partition: Partition, metadata: Mapping[str, str], last: int) -> Iterable[tuple[str, int]]:
-        """(segment, sequence) of a partition's archived entries, up to transaction `last`, that have all pairs.
+        """Return (segment, sequence) of a partition's archived entries, up to transaction `last`, that have all pairs.
 
         Other entries may be among them.
         """

@@ -14,7 +14,7 @@ __all__ = ["limit_of", "stored"]
 
 
 def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, keep_bytes: Any, max_age: Any) -> Limit:
-    """TypeError or ValueError unless exactly one bound is given, and is one."""
+    """Raise TypeError or ValueError unless exactly one bound is given, and is one."""
     given = [
         name
         for name, value in (

@@ -30,7 +30,7 @@ def size_of(partitions: Iterable[Partition], archived_bytes: int) -> StoreSize:
 
 
 def _counted(view: LogView) -> tuple[int, int, int]:
-    """(entries, segments, bytes of payload) of a partition."""
+    """Return (entries, segments, bytes of payload) of a partition."""
     floor, fresh = floor_of(view), set(view.tail.segments())
     entries = segments = size = cut = 0
     retention = view.retention

@@ -52,7 +52,7 @@ def stored_in(partition: Partition, head: Head, ranges: Ranges) -> list[int]:
 
 
 def _records(partition: Partition, last: int) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of all that the log holds up to `last`. A number may come twice, with different entries.
+    """Yield (number, record) of all that the log holds up to `last`. A number may come twice, with different entries.
 
     A row that waits for its deletion, beside its packed transaction, may hold entries that the pack has dropped.
     """
@@ -88,8 +88,8 @@ def hidden_up_to(partition: Partition) -> int:
 def stored_with(
     partition: Partition, wanted: Mapping[str, str], accepts: Callable[[str], bool]
 ) -> Iterator[tuple[str, int]]:
-    """(segment, sequence) of the entries in the log that have all pairs of `wanted`, up to `hidden_up_to`, in segments
-    that `accepts` takes. RunGone if others merge a pack meanwhile."""
+    """Yield (segment, sequence) of the entries in the log that have all pairs of `wanted`, up to `hidden_up_to`, in
+    segments that `accepts` takes. RunGone if others merge a pack meanwhile."""
     needles = [text.encode() for pair in wanted.items() for text in pair]
     settings, seed = partition.settings, partition.seed
     for _, record in _records(partition, hidden_up_to(partition)):

@@ -17,7 +17,7 @@ _LONGEST_PAUSE = 30.0
 
 
 def check_stop(stop: object) -> None:
-    """TypeError for anything but a Stop, a `threading.Event`, or None."""
+    """Raise TypeError for anything but a Stop, a `threading.Event`, or None."""
     if stop is not None and not (hasattr(stop, "is_set") and hasattr(stop, "set")):
         raise TypeError(f"stop is a Stop of new_stop(), or None, not {type(stop).__name__}")
 

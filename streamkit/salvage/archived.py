@@ -49,7 +49,7 @@ class ArchivedPart:
         self._view: Any = LostLog(space, log.partition, settings, self.last)
 
     def transactions(self, first: int) -> Iterator[tuple[int, Transaction]]:
-        """(number, transaction) of those that can be read, in order, from `first` on."""
+        """Yield (number, transaction) of those that can be read, in order, from `first` on."""
         for low, high in self._ranges:
             start = max(low, first)
             if self._archive is None or start > high:

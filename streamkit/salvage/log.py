@@ -165,7 +165,7 @@ class IntactLog:
 
 
 def _records_in(data: bytes, seed: int) -> Iterator[tuple[int, bytes]]:
-    """(number, record) of all whole records in a file, also beside damaged blocks and without its table."""
+    """Yield (number, record) of all whole records in a file, also beside damaged blocks and without its table."""
     at = 0
     while True:
         starts = [place for place in (data.find(_RECORD, at), data.find(_ZSTD, at)) if place >= 0]

@@ -30,7 +30,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The time at which the rights end, in seconds since the epoch; 0: never."""
 
     def check(self, scope: str) -> None:
-        """A Problem unless the key has the scope."""
+        """Raise a Problem unless the key has the scope."""
         if scope not in self.scopes and "admin" not in self.scopes:
             raise Problem("forbidden", f"this needs a key with the scope {scope!r}")
 
@@ -44,18 +44,18 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             self.check_segment(segment)
 
     def check_space(self, space: str) -> None:
-        """A Problem unless the key is for this space."""
+        """Raise a Problem unless the key is for this space."""
         if self.spaces and not space.startswith(self.spaces):
             raise Problem("forbidden", "the key is for other spaces")
 
     def check_segment(self, segment: str) -> None:
-        """A Problem unless the key is for this segment."""
+        """Raise a Problem unless the key is for this segment."""
         if self.segments and not segment.startswith(self.segments):
             raise Problem("forbidden", "the key is for other segments")
 
     def check_lease(self, name: str) -> None:
-        """A Problem unless the key is for this lease. Its name begins with a prefix of the key: `space`; for a key
-        with prefixes of segments it is `space/segment`."""
+        """Raise a Problem unless the key is for this lease. Its name begins with a prefix of the key: `space`; for a
+        key with prefixes of segments it is `space/segment`."""
         names = [name[at + 1 :] for at, letter in enumerate(name) if letter == "/"] if self.segments else [name]
         if not name.startswith(self.spaces or "") or not any(one.startswith(self.segments or "") for one in names):
             raise Problem(
@@ -65,12 +65,12 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def check_all_segments(self) -> None:
-        """A Problem unless the key is for all segments of its spaces."""
+        """Raise a Problem unless the key is for all segments of its spaces."""
         if self.segments:
             raise Problem("forbidden", "the key is for some segments, and this concerns all of a space")
 
     def check_all_spaces(self) -> None:
-        """A Problem unless the key is for all spaces of its stores."""
+        """Raise a Problem unless the key is for all spaces of its stores."""
         if self.spaces or self.segments:
             raise Problem("forbidden", "the key is for some spaces, and this concerns all of a store")
 

@@ -61,7 +61,8 @@ class Application:
                 return
 
     def check_host(self, request: Request) -> None:
-        """A Problem unless the request is for one of its names: a page of another site may have its name lead here."""
+        """Raise a Problem unless the request is for one of its names: a page of another site may have its name lead
+        here."""
         hosts = self.service.hosts
         if hosts and not _is_served(request.header(b"host") or b"", hosts):
             raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
@@ -151,13 +152,13 @@ async def _access_of(request: Request, path: bytes) -> Access:
 
 
 def _check_foreign(request: Request) -> None:
-    """A Problem if a page of a site that is not allowed wants to change a store of a server without keys."""
+    """Raise a Problem if a page of a site that is not allowed wants to change a store of a server without keys."""
     if request.joined(b"origin") not in request.service.origins:
         raise Problem("forbidden", "a page of another site may not change anything here; allow it with --allow-origin")
 
 
 def _check_host(request: Request, hosts: frozenset[str]) -> None:
-    """A Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
+    """Raise a Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
     if not _is_served(request.header(b"host") or b"", hosts):
         raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
 
@@ -177,7 +178,7 @@ def _store_of(request: Request, route: Route) -> UUID | None:
 
 
 def check(request: Request, route: Route) -> None:
-    """A Problem unless the caller may use this route, on what its path names."""
+    """Raise a Problem unless the caller may use this route, on what its path names."""
     if not route.scope:
         return
     access = request.access

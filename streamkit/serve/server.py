@@ -179,7 +179,7 @@ def make_server(
         ) from error
 
     class Server(uvicorn.Server):
-        """uvicorn waits for open streams without end, so they are told to end first."""
+        """A uvicorn server that ends open streams before it stops, because uvicorn waits for them without end."""
 
         async def startup(self, sockets: list[Any] | None = None) -> None:
             await super().startup(sockets)

@@ -61,7 +61,7 @@ def is_foreign(request: Request) -> bool:
 
 
 def check_origin(request: Request) -> None:
-    """A Problem unless a page of this server has made the request, which a cookie accompanies."""
+    """Raise a Problem unless a page of this server has made the request, which a cookie accompanies."""
     unnamed = request.method not in _SAFE_METHODS and request.joined(b"origin") is None
     if unnamed or is_foreign(request):
         raise Problem(

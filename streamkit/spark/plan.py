@@ -154,7 +154,7 @@ def trimmed(client: Client, span: Span, begin: int) -> Gap | None:
 
 
 def begin_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:
-    """(transaction, entries of it that are passed): where a read begins in a partition that ends at `end`."""
+    """Return (transaction, entries of it that are passed): where a read begins in a partition that ends at `end`."""
     if bound == LATEST:
         return end + 1, 0
     if isinstance(bound, str):
@@ -163,7 +163,7 @@ def begin_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int
 
 
 def _end_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:
-    """(the last transaction, its entries up to which a read goes, 0 for all)."""
+    """Return (the last transaction, its entries up to which a read goes, 0 for all)."""
     if isinstance(bound, str):
         number, index = position_of(partition, Offset.decode(bound, partition.space), end)
         return (number, index) if index else (number - 1, 0)

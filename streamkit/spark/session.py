@@ -54,7 +54,7 @@ def session(app: str = "streamkit", **settings: str) -> SparkSession:
 
 
 def check_java() -> None:
-    """MissingDependency if there is no Java, or one that Spark 4 does not run on."""
+    """Raise MissingDependency if there is no Java, or one that Spark 4 does not run on."""
     if os.environ.get("SPARK_REMOTE"):
         return
     home = os.environ.get("JAVA_HOME")

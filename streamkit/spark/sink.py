@@ -141,7 +141,7 @@ class Written(WriterCommitMessage):
 
 
 def check_columns(options: Options, schema: StructType) -> None:
-    """ValueError for a DataFrame that cannot be written."""
+    """Raise ValueError for a DataFrame that cannot be written."""
     kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
     names = ", ".join(kinds) or "none"
     for name in ("segment", "payload"):
@@ -344,7 +344,7 @@ def _partitions(store: Store, space: str, partitions: int) -> int:
 
 
 def _stretches(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[_Stretch]:
-    """ValueError for a row that cannot be written."""
+    """Raise ValueError for a row that cannot be written."""
     import pyarrow as pa
 
     fixed_store = options.stores[0] if options.stores else None

@@ -50,7 +50,7 @@ class _Waiting(NamedTuple):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark calls it on the driver, in one long-lived process, and `read` on the executors."""
+    """The reader of a stream. Spark calls it on the driver, in one long-lived process, and `read` on the executors."""
 
     def __init__(self, options: Options) -> None:
         if options.last:

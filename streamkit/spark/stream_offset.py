@@ -70,7 +70,7 @@ class _Stored(msgspec.Struct):
 
 
 def decode(offset: dict[str, Any]) -> StreamOffset:
-    """ValueError for an offset of a newer release, and for one that is damaged."""
+    """Raise ValueError for an offset of a newer release, and for one that is damaged."""
     version = offset.get("version")
     if version == 1:
         return _decode_first(offset)

@@ -1,4 +1,4 @@
-"""Does a backend keep the contract of `streamkit.backend`? For authors of backends, with pytest or without.
+"""The conformance suite of the contract `streamkit.backend`, for authors of backends, with pytest or without.
 
 With pytest, subclass and say how a driver is made; all checks are collected as tests:
 

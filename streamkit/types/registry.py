@@ -224,7 +224,7 @@ def _name_of(entry: Entry) -> str | None:
 
 
 def check_policy(policy: Policy) -> Policy:
-    """ValueError for another policy than these."""
+    """Raise ValueError for another policy than these."""
     check_choice("unknown", policy, "raise", "skip", "raw")
     return policy
 

@@ -234,7 +234,7 @@ def test_many_files_and_commits_hold_each_entry_once(make: Make) -> None:
 
 
 def log_rows(store: Store, space: str = SPACE) -> tuple[int, int]:
-    """(transactions, data rows) in the log and its index."""
+    """Return (transactions, data rows) in the log and its index."""
     known = store._known(space)
     assert known is not None
     transactions = rows = 0

@@ -42,7 +42,7 @@ def _shell(text: str) -> list[str]:
 
 
 def _calls() -> list[tuple[str, list[str]]]:
-    """(page, words) of every `streamkit …` in a shell block of the project's pages."""
+    """Return (page, words) of every `streamkit …` in a shell block of the project's pages."""
     found = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for line in _shell(path.read_text()):

@@ -136,7 +136,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def blocks_of(world: World, file: RunFile) -> list[tuple[int, Block]]:
-    """(where it begins in the row, block)."""
+    """Return (where it begins in the row, block)."""
     (value,) = world.backend.get(P, [run_key(file.id)])
     assert value is not None
     data = value.data[file.start : file.start + file.length]

@@ -47,7 +47,8 @@ def test_runs_and_packs_stay_few(url: str, size: int) -> None:
 
 
 def _written_in_many_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[UUID, list[str]]:
-    """(store, segments): each of 300 segments has 32 entries, in at least 4 runs, and no block of them is cached."""
+    """Return (store, segments): each of 300 segments has 32 entries, in at least 4 runs, and no block of them is
+    cached."""
     monkeypatch.setattr(policy, "LOCAL", policy.LOCAL._replace(upkeep=64, inline=0, fanout=8))
     monkeypatch.setattr(open_store, "BlockCache", partial(BlockCache, blocks_bytes=0))
     id, names, dice = uuid4(), [f"s{at}" for at in range(300)], Random(1)

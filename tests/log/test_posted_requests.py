@@ -46,7 +46,7 @@ def once(hooks: Hooks, name: str, act: Callable[[], None]) -> None:
 
 
 def begun(shared: Shared, **more: Any) -> tuple[Store, Hooks, Store]:
-    """(poster, its hooks, another process); the other one leads."""
+    """Return (poster, its hooks, another process); the other one leads."""
     hooks = Hooks()
     poster, other = shared.process(hooks), shared.process()
     other.create_space("s", **more)

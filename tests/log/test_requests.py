@@ -93,7 +93,7 @@ class Wire:
         return True
 
     def trips(self, work: Callable[[], object]) -> tuple[int, int]:
-        """(round trips one after the other, requests) of `work`."""
+        """Return (round trips one after the other, requests) of `work`."""
         before, waves = self._arrived, 0
         self._gate = threading.Event()
         looks, seen = 0, before

@@ -260,7 +260,7 @@ FOREIGN = {"_replace", "_asdict", "_fields", "_make"}
 
 
 def reached() -> Counter[tuple[str, str]]:
-    """(module, private name of another module that it uses)"""
+    """Return (module, private name of another module that it uses)"""
     found: Counter[tuple[str, str]] = Counter()
     for one in imports():
         for name in one.names:

@@ -140,7 +140,7 @@ def process(store: Store, around: Callable[[Driver], Driver] = lambda driver: dr
 
 
 def versions(store: Store) -> tuple[int, int]:
-    """(of the head, of the last transaction in the log) of the space "plain"."""
+    """Return (of the head, of the last transaction in the log) of the space "plain"."""
     backend, partition = store._backend, bytes(partition_key("plain", 0))
     head = backend.get(partition, [bytes(HEAD)])[0]
     *_, last = backend.scan(partition, b"TXN", b"TXO")

@@ -91,7 +91,7 @@ class Expiry:
         self._recording[segment] = asyncio.create_task(self._record(segment, base))
 
     def forget(self, segment: str) -> None:
-        """The stream was deleted or created again."""
+        """Forget the uses of a stream that was deleted or created again."""
         self._uses.pop(segment, None)
         recording = self._recording.pop(segment, None)
         if recording is not None:

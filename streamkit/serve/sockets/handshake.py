@@ -83,7 +83,7 @@ def _token(request: Request, offered: list[str]) -> bytes | None:
 
 
 def _check_origin(request: Request) -> None:
-    """A Problem if a page of a site that is not allowed opens the connection: a browser does not ask before."""
+    """Raise a Problem if a page of a site that is not allowed opens the connection: a browser does not ask before."""
     origin = request.joined(b"origin")
     if origin is None or origin in request.service.origins:
         return

@@ -147,7 +147,7 @@ def _wanted(topic: Topic, group: Group, given: AckIn) -> tuple[dict[int, str], l
 def settle(
     topics: Topics, topic: Topic, given: AckIn, action: Literal["ack", "nack", "extend"], seconds: float | None = None
 ) -> tuple[dict[int, int], list[int], dict[str, int]]:
-    """(deadline by sequence of those that were settled, the other sequences, the counts after it)"""
+    """Return (deadline by sequence of those that were settled, the other sequences, the counts after it)"""
     group = topics.group(topic)
     wanted, skipped = _wanted(topic, group, given)
     delay = seconds if action == "nack" else None

@@ -412,7 +412,7 @@ class TopicRoutes:
 
     @staticmethod
     def _check_router(request: Request, router: Router | None) -> None:
-        """A Problem unless the key is for both topics of a router."""
+        """Raise a Problem unless the key is for both topics of a router."""
         for topic in () if router is None else (router.config.source, router.config.dest):
             request.access.check_segment(topic)
 

@@ -308,7 +308,7 @@ class Topics:
         return Extent(head, counted.earliest or head + 1, counted.count, counted.bytes, written)
 
     def _removed(self) -> Any:
-        """Differs once something was removed from the space."""
+        """A value that changes when something is removed from the space."""
         return removal_mark(self.store, SPACE)
 
     def remove(self, topic: Topic, sequences: Sequence[int]) -> None:

@@ -105,7 +105,7 @@ def _mac(store: Store, body: bytes) -> bytes:
 
 
 def create(topics: Topics, given: WatchIn, key: str, lenient: bool) -> tuple[str, dict[str, Any]]:
-    """(wid, where each topic begins)"""
+    """Return (wid, where each topic begins)"""
     if not 1 <= len(given.topics) <= _MOST:
         raise Refused("invalid_request", f"topics names 1 to {_MOST} topics, not {len(given.topics)}")
     starts: dict[str, int] = {}

@@ -152,7 +152,7 @@ _seek_in = msgspec.json.Decoder(SeekIn)
 
 
 def group_of(request: Request) -> tuple[str, str | None]:
-    """(space, group) that the path names; the group is None for a queue."""
+    """Return (space, group) that the path names; the group is None for a queue."""
     return request.name(1), request.name(2) if len(request.parts) > 2 else None
 
 

@@ -76,7 +76,7 @@ def _too_many(most: int) -> Problem:
 
 
 def check_length(request: Request, array: bytes | msgspec.Raw) -> None:
-    """A Problem if a JSON array has more elements than one write may have records. Its elements are not made."""
+    """Raise a Problem if a JSON array has more elements than one write may have records. Its elements are not made."""
     most = request.service.limits.records
     if is_longer(array, most):
         raise _too_many(most)
@@ -106,7 +106,7 @@ async def records_of(request: Request) -> list[Record]:
 
 
 def _check_text(body: bytes) -> None:
-    """A Problem unless it is UTF-8: msgspec does not check raw members."""
+    """Raise a Problem unless it is UTF-8: msgspec does not check raw members."""
     if not body.isascii():
         try:
             body.decode()

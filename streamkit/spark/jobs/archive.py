@@ -20,7 +20,8 @@ __all__ = ["job"]
 def _archive(
     store: Store, space: str, min_age: float | None, size: int, wait: float, spread: Spread | None = None
 ) -> tuple[int, int, int]:
-    """(entries, files, transactions removed). LeaseNotAcquired if other archivers hold the lease all the time."""
+    """Return (entries, files, transactions removed). LeaseNotAcquired if other archivers hold the lease all the
+    time."""
     ends = time.monotonic() + wait
     entries = files = removed = 0
     while True:

@@ -45,7 +45,7 @@ def say(text: str) -> None:
 
 
 def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """(store, space) of all that the job is about. ValueError for a store that does not exist."""
+    """Return (store, space) of all that the job is about. ValueError for a store that does not exist."""
     with connect(options.url, archive=options.archive) as client:
         there = sorted(client.stores())
         if options.store == "*":
