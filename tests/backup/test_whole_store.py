@@ -15,8 +15,8 @@ from streamkit import Client, Entry, InvalidOffset, Store
 from streamkit.backup import restore
 
 PLACES = [
-    pytest.param("memory", "memory", id="memory"),
-    pytest.param("local", "local", id="local"),
+    pytest.param("memory", "memory", id="memory", marks=pytest.mark.exhaustive_only),  # as between remote and local
+    pytest.param("local", "local", id="local", marks=pytest.mark.exhaustive_only),
     pytest.param("remote", "local", id="remote-to-local"),
     pytest.param("local", "remote", id="local-to-remote"),
     pytest.param("s3", "s3", id="s3", marks=pytest.mark.s3),

@@ -21,7 +21,7 @@ from benchmarks.flights import Flights, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROWS = 2000
+ROWS = 600
 AIRPORTS = {"SFO": "CA", "LAX": "CA", "ATL": "GA", "ANC": "AK", "YYZ": "NA"}
 
 
@@ -50,7 +50,7 @@ def test_every_way_answers_as_pandas_does_and_the_figures_are_a_table(spark: Any
             if not EXHAUSTIVE:
                 patch.setattr(flights, "QUESTIONS", ("sessions",))
             patch.setattr(flights, "TURNS", 1)
-            patch.setattr(flights, "TRIGGER", 1500)
+            patch.setattr(flights, "TRIGGER", 450)
             for step in flights.WORK.values():
                 step(bench)
             asked = set(flights.QUESTIONS)
