@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 STORE = UUID(int=1)
+_POOL = 64_007
+"""Payloads that are drawn: more than a block, a frame or a segment holds of them, and a prime number."""
 
 
 class Contender(Protocol):
@@ -242,11 +244,12 @@ def fill(contender: Filled, segments: int, entries: int, times: int, together: i
     A segment's entries differ, and so do its neighbours': a block of the index shrinks by its heads alone.
     """
     size = together * entries
+    (payloads,) = random_batches(1, _POOL + size)
     for turn in range(times):
         for at in range(0, segments, together):
-            (payloads,) = random_batches(1, size)
+            begin = (turn * segments + at) * entries % _POOL
             some = range(at, min(at + together, segments))
-            contender.append_to_many(some, turn * entries + 1, payloads, entries)
+            contender.append_to_many(some, turn * entries + 1, payloads[begin : begin + size], entries)
             if at % 10_000 == 0:
                 say(f"writing: {turn * segments + at:,} of {segments * times:,} segments")
     contender.close()

@@ -20,7 +20,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -41,6 +41,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(section::passing, module)?)?;
     module.add_function(wrap_pyfunction!(segment::last_entry, module)?)?;
     module.add_function(wrap_pyfunction!(segment::segment_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(segment::row_entries, module)?)?;
     module.add_function(wrap_pyfunction!(tail::firsts, module)?)?;
     module.add_function(wrap_pyfunction!(zstd::decompress, module)?)?;
     Ok(())

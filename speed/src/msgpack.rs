@@ -25,16 +25,21 @@ impl<'a> Input<'a> {
         Some(self.take(1)?[0])
     }
 
-    fn number(&mut self, width: usize) -> Option<u64> {
-        Some(self.take(width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    /// An integer of `N` bytes.
+    fn number<const N: usize>(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        let mut number = [0; 8];
+        number[8 - N..].copy_from_slice(bytes);
+        Some(u64::from_be_bytes(number))
     }
 
     /// The number of items of an array, which follow.
     pub fn array(&mut self) -> Option<usize> {
         match self.byte()? {
             kind @ 0x90..=0x9f => Some((kind & 0x0f) as usize),
-            0xdc => Some(self.number(2)? as usize),
-            0xdd => Some(self.number(4)? as usize),
+            0xdc => Some(self.number::<2>()? as usize),
+            0xdd => Some(self.number::<4>()? as usize),
             _ => None,
         }
     }
@@ -44,8 +49,8 @@ impl<'a> Input<'a> {
         match self.byte()? {
             0xc0 => Some(None),
             kind @ 0x80..=0x8f => Some(Some((kind & 0x0f) as usize)),
-            0xde => Some(Some(self.number(2)? as usize)),
-            0xdf => Some(Some(self.number(4)? as usize)),
+            0xde => Some(Some(self.number::<2>()? as usize)),
+            0xdf => Some(Some(self.number::<4>()? as usize)),
             _ => None,
         }
     }
@@ -54,10 +59,10 @@ impl<'a> Input<'a> {
     pub fn unsigned(&mut self) -> Option<u64> {
         let number = match self.byte()? {
             kind @ 0x00..=0x7f => u64::from(kind),
-            0xcc => self.number(1)?,
-            0xcd => self.number(2)?,
-            0xce => self.number(4)?,
-            0xcf => self.number(8)?,
+            0xcc => self.number::<1>()?,
+            0xcd => self.number::<2>()?,
+            0xce => self.number::<4>()?,
+            0xcf => self.number::<8>()?,
             _ => return None,
         };
         (number <= i64::MAX as u64).then_some(number)
@@ -65,9 +70,9 @@ impl<'a> Input<'a> {
 
     pub fn bin(&mut self) -> Option<&'a [u8]> {
         let length = match self.byte()? {
-            0xc4 => self.number(1)?,
-            0xc5 => self.number(2)?,
-            0xc6 => self.number(4)?,
+            0xc4 => self.number::<1>()?,
+            0xc5 => self.number::<2>()?,
+            0xc6 => self.number::<4>()?,
             _ => return None,
         };
         self.take(usize::try_from(length).ok()?)
@@ -85,9 +90,9 @@ impl<'a> Input<'a> {
     pub fn str(&mut self) -> Option<&'a str> {
         let length = match self.byte()? {
             kind @ 0xa0..=0xbf => u64::from(kind & 0x1f),
-            0xd9 => self.number(1)?,
-            0xda => self.number(2)?,
-            0xdb => self.number(4)?,
+            0xd9 => self.number::<1>()?,
+            0xda => self.number::<2>()?,
+            0xdb => self.number::<4>()?,
             _ => return None,
         };
         std::str::from_utf8(self.take(usize::try_from(length).ok()?)?).ok()

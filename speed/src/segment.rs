@@ -197,6 +197,25 @@ pub fn segment_entries<'py>(
     Ok(Some((next, ended, newest)))
 }
 
+/// The same out of one data row of the index: (the sequence after the last entry, True if the row has no more of them).
+#[pyfunction]
+pub fn row_entries<'py>(
+    py: Python<'py>,
+    reader: &Bound<'py, Reader>,
+    row: &Bound<'py, PyBytes>,
+    first: u64,
+    last: u64,
+    entries: &Bound<'py, PyList>,
+    most: u64,
+) -> PyResult<Option<(u64, bool)>> {
+    let reader = reader.get();
+    let Some(segment) = &reader.segment else { return Ok(None) };
+    let segment = segment.bind(py);
+    let text = segment.to_cow()?;
+    let mut maker = Maker::new(py, reader, segment, &text, entries);
+    maker.add_rows(&[(&[], row.as_bytes())], first, last, most).map(Some)
+}
+
 /// The last entry of a data row of the index. None if Python has to look at it.
 #[pyfunction]
 pub fn last_entry<'py>(

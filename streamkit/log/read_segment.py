@@ -10,10 +10,11 @@ A load from a local disk takes these steps:
 5. `Reader.entries` yields them.
 
 `_Forwards.at_once` is step 3 and 4. It stops before everything that is not plain, and `_Forwards` reads on from there
-piece by piece: entries that the index has no copy of, removed or archived entries, many blocks, damage. Reads with time
-bounds and reads from a remote service begin there. The first row that is missing is an error. The status of the segment
-tells about the last one. Most loads do not read it: the newest run that may have the status, by its filter, must have
-one small data row of the segment.
+piece by piece: entries that the index has no copy of, removed or archived entries, damage. A segment in many blocks is
+read row by row before that, with `SegmentRows.in_rows`. Reads with time bounds and reads from a remote service begin
+with the pieces. The first row that is missing is an error. The status of the segment tells about the last one. Most
+loads do not read it: the newest run that may have the status, by its filter, must have one small data row of the
+segment.
 """
 
 from __future__ import annotations
@@ -198,6 +199,11 @@ class _Forwards(_SegmentRead):
         costs no request. Then `ended` is False.
         """
         last, pieces = self._bounds.max_sequence or _FAR, list[Piece]()
+        if not view.log.remote:
+            yield from self._in_rows(view, last)
+            self.ended = self.ended or self._first > last
+            if self.ended:
+                return
         for pieces in piece_groups(view, self._segment, self._first or 1, last):
             later = bool(pieces) and pieces[-1].number > self._until
             if later:
@@ -213,6 +219,22 @@ class _Forwards(_SegmentRead):
         # A later row of the index may be lost. On a remote service a look at the status is a request more.
         end = min(known.last_sequence, last) if known is not None else 0 if view.log.remote else last
         self.ended = bool(pieces) and self._first > end
+
+    def _in_rows(self, view: LogView, last: int) -> Iterator[Batch]:
+        """The entries up to sequence `last` in the rows of the index, up to the first row that is not plain."""
+        segment, first = self._segment, self._first or 1
+        tail = view.tail.pieces_until(segment, view.end)
+        if not view.tail.watermark or (tail and tail[0].first_sequence <= first):
+            return
+        rows = view.index.scan(*data_range(segment, first), segment.encode())
+        for entries in _segment_rows(view.log, segment).in_rows((value for _, value in rows), first, last):
+            latest = entries[-1]
+            batch = self._in_view(Batch(latest.timestamp, latest.trx.number, latest.origin, entries))
+            if batch.entries:
+                yield batch
+                self._first = batch.entries[-1].sequence + 1
+            if self.ended:
+                return
 
     def _logged(self, view: LogView) -> Iterator[Batch]:
         """The next entries in the log, up to the first one that is archived or not there."""

@@ -7,7 +7,7 @@ has removed entries; a gap. Then `read_segment` reads on, one piece after the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import lt
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ __all__ = ["Found", "SegmentRows"]
 
 _MOST = 1024
 """About the most entries that are made at once."""
+_TOGETHER = 256
+"""Entries of several rows that are handed out together."""
 _ALL = 1 << 30
 _twin: Any = speed.twin
 
@@ -83,6 +85,31 @@ class SegmentRows:
                 break
         reached, ended = self.in_pieces(pieces, first, last, entries)
         return Found(reached, ended and plain, len(values[0]) if len(values) == 1 else 0)
+
+    def in_rows(self, rows: Iterable[bytes], first: int, last: int) -> Iterator[list[Entry]]:
+        """The entries of the sequences first..last in encoded data rows, up to the first row that is not plain."""
+        entries: list[Entry] = []
+        for row in rows:
+            first, plain = self._in_row(row, first, last, entries)
+            if not plain or first > last:
+                break
+            if len(entries) >= _TOGETHER:
+                yield entries
+                entries = []
+        if entries:
+            yield entries
+
+    def _in_row(self, row: bytes, first: int, last: int, entries: list[Entry]) -> tuple[int, bool]:
+        """The same as `in_pieces`, of an encoded data row."""
+        if _twin is not None:
+            found: tuple[int, bool] | None = _twin.row_entries(self._reader, row, first, last, entries, _MOST)
+            if found is not None:
+                return found
+        try:
+            pieces = decode_index_row(DataRow, b"", row).pieces
+        except CorruptData:
+            return first, False
+        return self.in_pieces(pieces, first, last, entries)
 
     def in_pieces(self, pieces: Iterable[Piece], first: int, last: int, entries: list[Entry]) -> tuple[int, bool]:
         """Append the entries of the sequences first..last in `pieces`: (the sequence after the last one, True if the

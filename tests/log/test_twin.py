@@ -314,7 +314,13 @@ def as_block(rows: dict[bytes, bytes]) -> Any:
 def entries_in(blocks: Sequence[dict[bytes, bytes]], newest: int, first: int, last: int) -> list[Any]:
     rows, entries = SegmentRows("sp", 0, 1, "s", SEED, b"in"), list[Entry]()
     found = rows.in_blocks([*map(as_block, blocks)], newest, *data_range("s", first), first, last, entries)
-    values = [row for _, row in sorted(dict(chain.from_iterable(map(dict.items, blocks))).items())]
+    start, _ = data_range("s", first)
+    merged = sorted(dict(chain.from_iterable(map(dict.items, blocks))).items())
+    values = [row for _, row in merged]
+    by_row = [*chain.from_iterable(rows.in_rows([row for key, row in merged if key >= start], first, last))]
+    count = min(len(by_row), len(entries))
+    assert plain(by_row[:count]) == plain(entries[:count])
+    assert len(by_row) == len(entries) or not found.ended
     with suppress(StreamkitError):
         entries += [entry for entry in (rows.last_entry(values[-1]),) if entry is not None and found.ended]
     return [plain(entries), *found]
