@@ -17,9 +17,9 @@ class Run(msgspec.Struct, frozen=True):
 
 
 _APPEND = (
-    "A commit of one record makes about fifty calls of Python. They take 16 µs if each part is timed alone, and twice "
-    "that one after the other. The local backend takes 8 of the 16 µs: a stat, two locks and a write. Upkeep takes a "
-    "fifth of the time."
+    "A commit of one record makes about forty calls of Python. They take 10 µs if each part is timed alone, and twice "
+    "that one after the other. The local backend takes 5 of the 10 µs: a stat, two locks and a write. Upkeep takes a "
+    "quarter of the time."
 )
 _READ_ONES = (
     "Each commit has its own checksums, and an entry needs two decodings and three objects: 1 to 2 µs. SQLite keeps "

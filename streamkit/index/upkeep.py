@@ -6,9 +6,10 @@ is moved by compare-and-set. `sweep` removes the files of an upkeep that lost or
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from os import urandom
 from typing import TypeVar
 
@@ -494,23 +495,15 @@ def _slices(names: Iterable[_Name]) -> Iterator[list[_Name]]:
 
 def _data_rows(segment: str, pieces: Sequence[Piece]) -> list[tuple[bytes, bytes]]:
     """The rows that hold `pieces`, each of up to about `_ROW_BYTES`."""
+    ends = list(accumulate([_PIECE_BYTES + len(piece.frame or b"") for piece in pieces]))
     rows = []
-    part: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        length = _PIECE_BYTES + (len(piece.frame) if piece.frame is not None else 0)
-        if part and (size + length > _ROW_BYTES or len(part) >= _PIECES):
-            rows.append(_data_row(segment, part))
-            part, size = [], 0
-        part.append(piece)
-        size += length
-    if part:
-        rows.append(_data_row(segment, part))
+    at = before = 0
+    while at < len(ends):
+        after = min(max(bisect_right(ends, before + _ROW_BYTES, at), at + 1), at + _PIECES)
+        part = [*pieces[at:after]]
+        rows.append((data_key(segment, part[-1].last_sequence), encode_index_row(DataRow(part))))
+        at, before = after, ends[after - 1]
     return rows
-
-
-def _data_row(segment: str, pieces: list[Piece]) -> tuple[bytes, bytes]:
-    return data_key(segment, pieces[-1].last_sequence), encode_index_row(DataRow(pieces))
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
@@ -555,9 +548,9 @@ def _worth_packing(records: dict[int, bytes]) -> dict[int, bytes]:
 
     Large records stay in the log alone if they are most of the bytes.
     """
-    small = {number: record for number, record in records.items() if len(record) < _LARGE}
-    if len(small) == len(records):
+    if max(map(len, records.values()), default=0) < _LARGE:
         return records
+    small = {number: record for number, record in records.items() if len(record) < _LARGE}
     size = sum(map(len, small.values()))
     return small if sum(map(len, records.values())) - size > _MOSTLY * size else records
 
