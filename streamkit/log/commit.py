@@ -43,6 +43,7 @@ from .record_format import NOBODY, VOID, Body, Header, KeyUse, decode_header, en
 from .request import Request
 from .rows import Piece, SegmentRow
 from .segment_view import counted
+from .tail import Tail
 
 if TYPE_CHECKING:
     from .inbox import Inbox
@@ -55,6 +56,11 @@ _LOSSES = 1000
 _TAIL_BYTES = 16 << 20
 _TAIL_FRAMES = 1 << 14
 """The most frames of the tail. A process that opens the space reads them first, in a microsecond each."""
+_ALL = 1 << 62, 1 << 62, 1 << 62
+_PATIENCE = 2
+"""So many times the length that makes an upkeep due, a tail may have while another process does the upkeep."""
+_LOOK = 1 / 8
+"""The share of that length after which the head is read again."""
 _TURNS = 4
 """Between two times that the index is brought forward, something may be merged at three others."""
 _UNKNOWN = 10_000
@@ -80,6 +86,11 @@ def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
     drawn, middle = _chance.getrandbits(49), 0xA0 if posted else 0x80
     front = milliseconds << 16 | 0x7 << 12 | drawn >> 37
     return _ID.pack(front, (middle | drawn >> 32 & 0x1F) << 24 | tag, drawn & 0xFFFFFFFF)
+
+
+def _length(behind: int, size: int, frames: int, upkeep: int) -> float:
+    """The length of a tail: with 1 or more, an upkeep is due."""
+    return max(behind / upkeep, size / _TAIL_BYTES, frames / _TAIL_FRAMES)
 
 
 Upkeep = Callable[[Partition], bool]
@@ -163,6 +174,11 @@ class Committer:
         self._next_upkeep = 0
         self._chosen = False
         """This process is to bring the index forward."""
+        self._last = _ALL
+        """By how much the last transaction of this process made the tail longer: by all of it before the second one."""
+        self._wrote = False
+        self._looked: tuple[Tail | None, float] = None, 0.0
+        """The tail that another process is to index, and how long it was when the head was last read."""
 
     # -- the leader ---------------------------------------------------------------------------------------------
 
@@ -596,6 +612,7 @@ class Committer:
         frame = record[start:] if length <= partition.policy.frame else None
         piece = Piece(number, timestamp, first, count, start, length, frame, before, given)
         partition.committed_lone(segment, row, piece, record, position, size)
+        self._note_length(len(record), 1)
         if not request.done:
             request.succeed(after, TRX(id, node, number), count)
         self._flight = None
@@ -605,6 +622,7 @@ class Committer:
         """Give the requests of a committed transaction their results. It may be stopped anywhere, and called again."""
         partition, header = self.partition, flight.header
         partition.committed(header, flight.record, flight.after)
+        self._note_length(len(flight.record), len(header.frames))
         trx, count = header.trx, flight.count
         for request, result in zip(flight.requests, flight.results, strict=True):
             if not request.done:
@@ -749,14 +767,38 @@ class Committer:
             return
         with self._upkeep:
             try:
-                due(partition)
+                if due is not self._bring_forward or not self._is_left_to_others(tail, behind):
+                    due(partition)
             except StreamkitError as error:
                 # Every acknowledged entry is in the log; the index may follow later.
                 self._next_upkeep = partition.number + max(1, upkeep // 4)
+                self._wrote = False
                 partition.counters["upkeep_failures"] += 1
                 place, number = partition.where(partition.number), partition.number
                 message = "%s: the index could not be brought forward: %s"
                 warn(message, place, error, space=partition.space, transaction=number)
+
+    def _note_length(self, size: int, frames: int) -> None:
+        self._last, self._wrote = (1, size, frames) if self._wrote else _ALL, True
+
+    def _is_left_to_others(self, tail: Tail, behind: int) -> bool:
+        """True if another process on the same disk does the upkeep: two of them would do the same work.
+
+        It is for the process whose transaction has made it due. The others wait until the tail is much longer.
+        """
+        partition = self.partition
+        upkeep, (count, size, frames) = partition.policy.upkeep, self._last
+        if partition.remote or _length(behind - count, tail.bytes - size, tail.frames - frames, upkeep) < 1:
+            return False
+        length = _length(behind, tail.bytes, tail.frames, upkeep)
+        known, looked = self._looked
+        if known is not tail:
+            looked = 0.0
+        if length - looked < _LOOK and length < _PATIENCE:
+            return True
+        partition.read_head()
+        self._looked = partition.tail, length
+        return partition.tail is not tail or length < _PATIENCE
 
     def note(self, id: bytes, number: int) -> None:
         """Remember a transaction, or a posted request, whose outcome a caller may ask for later."""

@@ -289,3 +289,40 @@ def test_statuses_that_are_forgotten_are_loaded_again(monkeypatch: pytest.Monkey
                 assert store.produce("space", f"s{at}", [Record(b"")]).last_sequence == turn
         partition = store._known("space").partitions[0]  # type: ignore[union-attr]
         assert len(partition.cached) <= 100
+
+
+def _write_frames(store: Store, name: str) -> None:
+    """A quarter of the frames that make an upkeep due on a disk."""
+    with store.transaction("s") as trx:
+        for number in range(4096):
+            trx.produce(f"{name} {number}", [Record(b"x")])
+
+
+def test_one_of_two_processes_on_a_disk_makes_the_index_for_both(tmp_path: Path) -> None:
+    """Two clients, which share nothing but the directory."""
+    with streamkit.connect(tmp_path.as_uri()) as one, streamkit.connect(tmp_path.as_uri()) as other:
+        stores = one.store(UUID(int=1)), other.store(UUID(int=1))
+        stores[0].create_space("s", durability="buffered")
+        before = stores[0].statistics().requests["put"]
+        for turn in range(12):
+            _write_frames(stores[turn % 2], str(turn))
+        # An upkeep is due after every fourth: a file, and the head.
+        puts = sum(store.statistics().requests["put"] for store in stores) - before
+        assert (sum(store.statistics().upkeeps for store in stores), puts) == (3, 12 + 3 * 2)
+
+
+def test_a_process_on_a_disk_does_the_upkeep_of_one_that_has_stopped(tmp_path: Path) -> None:
+    with streamkit.connect(tmp_path.as_uri()) as one, streamkit.connect(tmp_path.as_uri()) as other:
+        stopped, store = one.store(UUID(int=1)), other.store(UUID(int=1))
+        stopped.create_space("s", durability="buffered")
+        _write_frames(store, "first")
+        stopped.produce("s", "s", [Record(b"x")])
+        known = stopped._known("s")
+        assert known is not None
+        known.committers[0]._bring_forward = lambda _: False
+        for turn in range(3):
+            _write_frames(stopped, str(turn))
+        for turn in range(4):
+            assert store.statistics().upkeeps == 0
+            _write_frames(store, f"last {turn}")
+        assert store.statistics().upkeeps == 1
