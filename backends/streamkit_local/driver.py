@@ -15,7 +15,7 @@ from streamkit.errors import PermanentError, StoreClosed
 from .backend import LocalBackend
 from .errors import system_fault
 from .files import GROUP, PRIVATE, remove_directory, remove_tree, sync_directory
-from .place import Place
+from .place import StoreDirectory
 from .store import mark_deleted
 
 __all__ = ["LocalDriver", "archive_place", "connect"]
@@ -105,7 +105,7 @@ class LocalDriver:
         path = os.path.join(self._root, str(store))
         try:
             try:
-                place: Place | None = Place(self._root, store)
+                place: StoreDirectory | None = StoreDirectory(self._root, store)
             except FileNotFoundError:
                 place = None
             if place is not None:

@@ -25,7 +25,7 @@ from .files import (
 )
 from .head import BASE, DIRTY, END, SYNCED, Head, seal
 from .reading import LOGGED, Reader, etag_of, log_name
-from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, Found, encode, pack
+from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, StoredRecord, encode, pack
 from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
 from .rewrite_journal import complete, drop_draft, is_noted, read_note, rewrite
 from .rowfile import remove_orphans, row_path, write_row
@@ -250,7 +250,7 @@ class PartitionLog:
         self._overwrite(there[0], [(there[1], value)])
         return True
 
-    def _overwrite(self, file: LogFile, records: Sequence[tuple[Found, bytes]]) -> None:
+    def _overwrite(self, file: LogFile, records: Sequence[tuple[StoredRecord, bytes]]) -> None:
         """Give records of a file other values of the same lengths."""
         seed = self.reader.seed
         anew = [(found.position, encode(*found[:3], value, seed)) for found, value in records]
@@ -269,7 +269,7 @@ class PartitionLog:
                 dropped = state.view.dropped
                 for file in state.files:
                     room = 0
-                    dead: list[tuple[Found, bytes]] = []
+                    dead: list[tuple[StoredRecord, bytes]] = []
                     for found in self.reader.walk(file, file.base + START, file.end or state.end):
                         name = found.key[8:] if found.kind == MOVED else found.key
                         row = state.rows.get(name)
@@ -352,7 +352,7 @@ class PartitionLog:
                     unlink(row_path(self.path, name))
                 file.close()
 
-    def _find(self, key: bytes) -> tuple[LogFile, Found] | None:
+    def _find(self, key: bytes) -> tuple[LogFile, StoredRecord] | None:
         state = self.state
         first = state.files[0].first
         return self.reader.find(state, state.view, key) if first is not None and first <= key else None
@@ -405,7 +405,7 @@ class PartitionLog:
         if kind == NEXT_ROW:
             state.appended(key, position, stop)
         else:
-            state.apply(Found(position, kind, key, size, stop, b"", 0), value)
+            state.apply(StoredRecord(position, kind, key, size, stop, b"", 0), value)
         self.word = word
 
     def _take_back(self, file: OpenFile, at: int, error: OSError) -> None:

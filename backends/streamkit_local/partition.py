@@ -16,7 +16,7 @@ from .files import OpenFile, create_file, lock_file, make_directory, remove_tree
 from .head import DELETED, HEAD_WORDS, Head, unseal
 from .reading import log_name
 from .recovery import begin_file
-from .state import Ranges, State, View
+from .state import Ranges, State, StateView
 
 __all__ = ["DRAFT", "create_log", "draft_in", "is_lost", "mark_log_deleted", "mark_made", "unmark_made"]
 
@@ -42,7 +42,7 @@ def create_log(path: str, partition: bytes) -> None:
     try:
         make_directory(draft)
         state = State(0)
-        state.view = View((), Ranges())
+        state.view = StateView((), Ranges())
         log = begin_file(state, 0, crc32(identity))
         for name, data in ((log_name(0), log), ("head", Head.blank(partition, identity, 0, len(log)))):
             file = OpenFile(create_file(os.path.join(draft, name)))

@@ -12,7 +12,7 @@ from streamkit.errors import AccessDenied, PermanentError, StoreClosed, Unavaila
 from .errors import DENIED, damage, system_fault
 from .files import PRIVATE, create_file, make_directories, make_directory, moved, remove_tree, sync_directory
 
-__all__ = ["Place", "check_file_system", "create_place"]
+__all__ = ["StoreDirectory", "check_file_system", "create_place"]
 
 VERSION: Final = 3
 _MARK: Final = b"streamkit local store\n"
@@ -90,7 +90,7 @@ def _create(root: str, store: UUID, path: str, mode: int) -> None:
     sync_directory(root)
 
 
-class Place:
+class StoreDirectory:
     """The directory of one store. No file of it is kept open.
 
     `readonly`: this user may not write to it, so this process must not change anything in it.

@@ -14,10 +14,22 @@ from streamkit.errors import CorruptData
 
 from .errors import damage
 from .files import OpenFile, cached_file
-from .record import BLOCK, FIELDS, HEADER, INDEX, NEXT_ROW, WHOLE, Found, blocks_are_right, parse, table_size, walk
+from .record import (
+    BLOCK,
+    FIELDS,
+    HEADER,
+    INDEX,
+    NEXT_ROW,
+    WHOLE,
+    StoredRecord,
+    blocks_are_right,
+    parse,
+    table_size,
+    walk,
+)
 from .rewrite_journal import Note, patched
 from .rowfile import read_row
-from .state import START, LogFile, RowAt, State, View, log_name
+from .state import START, LogFile, RowAt, State, StateView, log_name
 
 __all__ = ["LOGGED", "Reader", "etag_of", "log_name"]
 
@@ -72,7 +84,7 @@ class Reader:
         row = f" of the row {key!r}" if key is not None else ""
         return damage(self.path, f"has a damaged record at position {position}{row}")
 
-    def walk(self, file: LogFile, position: int, end: int, chunk: int = 256 << 10) -> Iterator[Found]:
+    def walk(self, file: LogFile, position: int, end: int, chunk: int = 256 << 10) -> Iterator[StoredRecord]:
         """The records between two positions of a file. CorruptData if one is missing."""
         reached = position
         for found in walk(lambda at, length: self.read(file, at, length), position, end, self.seed, chunk):
@@ -83,7 +95,7 @@ class Reader:
 
     # Values
 
-    def value(self, file: LogFile, found: Found) -> bytes:
+    def value(self, file: LogFile, found: StoredRecord) -> bytes:
         """The whole value of a record."""
         at, size = found.at, found.size
         if size <= WHOLE:
@@ -96,7 +108,7 @@ class Reader:
             raise self.damaged(found.position, found.key)
         return data
 
-    def part(self, file: LogFile, found: Found, start: int, length: int) -> bytes:
+    def part(self, file: LogFile, found: StoredRecord, start: int, length: int) -> bytes:
         """A part of the value of a record."""
         at, size = found.at, found.size
         if size <= WHOLE:
@@ -111,7 +123,7 @@ class Reader:
             raise self.damaged(found.position, found.key)
         return data[start - first * BLOCK : start - first * BLOCK + length]
 
-    def row(self, view: View, key: bytes, row: RowAt) -> bytes:
+    def row(self, view: StateView, key: bytes, row: RowAt) -> bytes:
         """The value of a row that was not put with NEXT."""
         if row.file:
             return read_row(self.path, row, key, self.seed, 0, row.size)
@@ -122,14 +134,14 @@ class Reader:
             self._recent = row.position, data
         return data
 
-    def row_part(self, view: View, key: bytes, row: RowAt, start: int, length: int) -> bytes:
+    def row_part(self, view: StateView, key: bytes, row: RowAt, start: int, length: int) -> bytes:
         """A part of such a value."""
         if row.file:
             return read_row(self.path, row, key, self.seed, start, length)
         file, found = self._inline(view, key, row)
         return self.part(file, found, start, length)
 
-    def _inline(self, view: View, key: bytes, row: RowAt) -> tuple[LogFile, Found]:
+    def _inline(self, view: StateView, key: bytes, row: RowAt) -> tuple[LogFile, StoredRecord]:
         file = view.file_of(row.position)
         size = HEADER + 8 + len(key) + (table_size(row.size) or row.size)
         found = parse(self.read(file, row.position, size), 0, row.position, self.seed)
@@ -154,7 +166,7 @@ class Reader:
             file.samples = samples = State.samples(self.value(file, found))
         return samples
 
-    def seek(self, state: State, view: View, key: bytes) -> tuple[int, int]:
+    def seek(self, state: State, view: StateView, key: bytes) -> tuple[int, int]:
         """Return (number of a file, position): all records with this key or greater ones are there or after it."""
         files = view.files
         current = files[-1]
@@ -167,7 +179,7 @@ class Reader:
             return number, samples[at][1]
         return number, samples[0][1] if samples else files[number].end or state.end
 
-    def find(self, state: State, view: View, key: bytes) -> tuple[LogFile, Found] | None:
+    def find(self, state: State, view: StateView, key: bytes) -> tuple[LogFile, StoredRecord] | None:
         """The record of a row that was put with NEXT."""
         if state.last is None or key > state.last:
             return None
@@ -192,7 +204,7 @@ class Reader:
                                 return None
                             value = at + need if size > WHOLE else body
                             stop = start + value + size
-                            return file, Found(position, kind, name, size, stop, buffer, value)
+                            return file, StoredRecord(position, kind, name, size, stop, buffer, value)
                     position += need + size if size > WHOLE else need
                     continue
                 if need > end - position:
@@ -203,7 +215,7 @@ class Reader:
                 raise self.damaged(position, key)
         return None
 
-    def logged(self, state: State, view: View, start: bytes, end: bytes) -> Iterator[tuple[int, Found]]:
+    def logged(self, state: State, view: StateView, start: bytes, end: bytes) -> Iterator[tuple[int, StoredRecord]]:
         """The records of rows with start <= key < end that were put with NEXT and are not deleted.
 
         Each with the number of its file.
@@ -293,7 +305,15 @@ class Reader:
         return rows, len(rows) >= limit
 
     def _fill(
-        self, state: State, view: View, rows: list[Row], number: int, position: int, key: bytes, limit: int, room: int
+        self,
+        state: State,
+        view: StateView,
+        rows: list[Row],
+        number: int,
+        position: int,
+        key: bytes,
+        limit: int,
+        room: int,
     ) -> bool:
         """Add rows of the log from a position on, up to `key`. Returns True if there may be more."""
         seed, unpack, make, add = self.seed, FIELDS.unpack_from, tuple.__new__, rows.append
@@ -329,7 +349,7 @@ class Reader:
                             if size <= WHOLE:
                                 add(make(Row, (name, buffer[body : body + size], LOGGED)))
                             else:
-                                found = Found(position, kind, name, size, stop, buffer, at + need)
+                                found = StoredRecord(position, kind, name, size, stop, buffer, at + need)
                                 add(Row(name, self.value(file, found), LOGGED))
                             room -= size
                         position = stop
@@ -345,7 +365,7 @@ class Reader:
             position = 0
         return False
 
-    def _add(self, state: State, view: View, rows: list[Row], key: bytes, values: bool) -> int:
+    def _add(self, state: State, view: StateView, rows: list[Row], key: bytes, values: bool) -> int:
         row = state.rows.get(key)
         if row is None:
             return 0

@@ -30,7 +30,7 @@ __all__ = [
     "ROW",
     "SNAPSHOT",
     "WHOLE",
-    "Found",
+    "StoredRecord",
     "blocks_are_right",
     "encode",
     "pack",
@@ -64,7 +64,7 @@ Read = Callable[[int, int], bytes]
 """(position, length) to bytes; fewer at the end."""
 
 
-class Found(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record with a checked small value. `buffer[at : at + size]` is the read part of its value."""
 
     position: int
@@ -115,7 +115,7 @@ def blocks_are_right(table: bytes, first: int, data: bytes) -> bool:
     return True
 
 
-def parse(buffer: bytes, at: int, position: int, seed: int) -> Found | int:
+def parse(buffer: bytes, at: int, position: int, seed: int) -> StoredRecord | int:
     """The record at an offset of a buffer; so many bytes are needed to tell; 0 if there is none."""
     if len(buffer) - at < HEADER:
         return HEADER
@@ -133,10 +133,10 @@ def parse(buffer: bytes, at: int, position: int, seed: int) -> Found | int:
     if crc32(buffer[at + 4 : covered], seed) != crc:
         return 0
     value = body + table
-    return Found(position, kind, buffer[at + HEADER : body], size, position + value + size - at, buffer, value)
+    return StoredRecord(position, kind, buffer[at + HEADER : body], size, position + value + size - at, buffer, value)
 
 
-def walk(read: Read, position: int, end: int, seed: int, chunk: int = CHUNK) -> Iterator[Found]:
+def walk(read: Read, position: int, end: int, seed: int, chunk: int = CHUNK) -> Iterator[StoredRecord]:
     """The records from a position on, to `end` or to the first that is not one."""
     buffer, start = b"", position
     while position < end:

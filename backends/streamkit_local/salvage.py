@@ -18,7 +18,21 @@ from streamkit.errors import CorruptData
 from .errors import damage
 from .head import identity_of
 from .reading import Reader
-from .record import DROPPED, FIELDS, FILE, GONE, HEADER, MOVED, NEXT_ROW, ROW, SNAPSHOT, WHOLE, Found, parse, table_size
+from .record import (
+    DROPPED,
+    FIELDS,
+    FILE,
+    GONE,
+    HEADER,
+    MOVED,
+    NEXT_ROW,
+    ROW,
+    SNAPSHOT,
+    WHOLE,
+    StoredRecord,
+    parse,
+    table_size,
+)
 from .recovery import bases_in
 from .rewrite_journal import patched, read_note
 from .rowfile import read_row
@@ -90,7 +104,7 @@ class _Damage(NamedTuple):
     data: bytes
 
 
-def _records(data: bytes, base: int, seed: int) -> Iterator[Found | _Damage]:
+def _records(data: bytes, base: int, seed: int) -> Iterator[StoredRecord | _Damage]:
     """The intact records of a file, in order, and the damaged places between them."""
     at, end = START, len(data.rstrip(b"\0"))  # a file that is written to has room for more
     while at < end:
@@ -124,7 +138,7 @@ def _next(data: bytes, base: int, at: int, end: int) -> int:
     return len(data)
 
 
-def _value_reader(reader: Reader, file: LogFile, found: Found) -> Callable[[], bytes]:
+def _value_reader(reader: Reader, file: LogFile, found: StoredRecord) -> Callable[[], bytes]:
     def read() -> bytes:
         size = HEADER + len(found.key) + (table_size(found.size) or found.size)
         again = parse(reader.read(file, found.position, size), 0, found.position, reader.seed)
@@ -148,7 +162,7 @@ def _file_reader(reader: Reader, key: bytes, position: int, read: Callable[[], b
     return read_file
 
 
-def _dropped(found: Found, base: int, read: Callable[[], bytes]) -> Iterable[tuple[int, int]]:
+def _dropped(found: StoredRecord, base: int, read: Callable[[], bytes]) -> Iterable[tuple[int, int]]:
     """Ranges of positions whose rows were deleted, as far as a record tells of them."""
     try:
         if found.kind == DROPPED:
@@ -168,7 +182,7 @@ def _seed_of(files: list[bytes], bases: list[int]) -> int | None:
         while at < len(data):
             seed = _seed_at(data, at, base + at)
             if seed is not None:
-                right = sum(isinstance(found, Found) for found in _records(data, base, seed))
+                right = sum(isinstance(found, StoredRecord) for found in _records(data, base, seed))
                 best = max(best or (0, 0), (right, seed))
                 if right > 2:
                     return seed

@@ -13,7 +13,7 @@ from streamkit.reentry import Mutex
 from .clock import boot_id
 from .files import close_inherited
 from .head import release_inherited
-from .place import Place, create_place
+from .place import StoreDirectory, create_place
 from .store import OpenStore
 
 __all__ = ["User", "enter", "leave", "register"]
@@ -60,9 +60,9 @@ def enter(root: str, store: UUID, timeout: float, mode: int, *, create: bool) ->
         return shared
 
 
-def _place(root: str, store: UUID) -> Place | None:
+def _place(root: str, store: UUID) -> StoreDirectory | None:
     try:
-        return Place(root, store)
+        return StoreDirectory(root, store)
     except FileNotFoundError:
         return None
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, Found
+from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, StoredRecord
 
 __all__ = [
     "START",
@@ -16,7 +16,7 @@ __all__ = [
     "Ranges",
     "RowAt",
     "State",
-    "View",
+    "StateView",
     "log_name",
     "pack_file",
     "pack_ranges",
@@ -103,7 +103,7 @@ class Ranges:
         return Ranges([(max(start, position), end) for start, end in self.all if end > position])
 
 
-class View(NamedTuple):
+class StateView(NamedTuple):
     """The files of a log, and the positions in them whose NEXT rows were deleted, at one moment. It is never changed.
 
     A row that is found after the view was taken is in one of its files, though that may have been removed since.
@@ -162,7 +162,7 @@ class State:
     def __init__(self, base: int) -> None:
         self.base: Final = base
         """The first position of the file that is written to."""
-        self.view = View((LogFile(base),), Ranges())
+        self.view = StateView((LogFile(base),), Ranges())
         self.rows: dict[bytes, RowAt] = {}
         self.last: bytes | None = None
         """The greatest key that was ever put with NEXT."""
@@ -176,7 +176,7 @@ class State:
     def files(self) -> tuple[LogFile, ...]:
         return self.view.files
 
-    def apply(self, found: Found, data: bytes) -> None:
+    def apply(self, found: StoredRecord, data: bytes) -> None:
         """Take in a record that begins at `end`; `data` is its value, which that of a row need not be."""
         position, kind, key, size, stop = found[:5]
         if kind == NEXT_ROW:
@@ -196,11 +196,11 @@ class State:
             files, dropped = self.view
             for start, end in unpack_ranges(data):
                 dropped = dropped.add(start, end)
-            self.view = View(files, dropped)
+            self.view = StateView(files, dropped)
         elif kind == REMOVED:
             base = _VERSION.unpack(data)[0]
             files = tuple([file for file in self.files if file.base != base])
-            self.view = View(files, self.view.dropped.after(files[0].base))
+            self.view = StateView(files, self.view.dropped.after(files[0].base))
         elif kind == INDEX:
             self.files[-1].index = position
         self.end = stop
@@ -254,7 +254,7 @@ class State:
         """The state after the first record, which ends at `end`, of the file that begins at `base`; or ValueError."""
         found = _decode(data)
         state = State(base)
-        state.view = View(tuple([LogFile(*file) for file in found.files]), Ranges(found.dropped))
+        state.view = StateView(tuple([LogFile(*file) for file in found.files]), Ranges(found.dropped))
         if not state.files or state.files[-1].base != base:
             raise ValueError
         state.rows = {key: RowAt(*row) for key, *row in found.rows}

@@ -15,7 +15,7 @@ from .errors import damage, system_fault
 from .files import forget_files, remove_directory, sync_directory
 from .log import PartitionLog
 from .partition import DRAFT, create_log, draft_in, is_lost, mark_log_deleted, mark_made, unmark_made
-from .place import Place
+from .place import StoreDirectory
 from .syncing import claim_end_of
 
 __all__ = ["LEASES", "OpenStore", "directory_of", "mark_deleted"]
@@ -34,7 +34,7 @@ def directory_of(partition: bytes) -> str:
 class OpenStore:
     """The partitions of a store. `users` counts the backends that hold it."""
 
-    def __init__(self, place: Place, timeout: float) -> None:
+    def __init__(self, place: StoreDirectory, timeout: float) -> None:
         self.place = place
         self.users = 0
         self.logs: OrderedDict[bytes, PartitionLog] = OrderedDict()

@@ -22,7 +22,7 @@ from .methods import Progress, awaited, followed, in_thread, iterated, with_prog
 from .reading import Watch, items
 from .threads import Calls, Threads
 from .transaction import AsyncTransaction, as_given, is_much, tell_none
-from .writing import Lane, LoopRequest
+from .writing import CommitQueue, LoopRequest
 
 if TYPE_CHECKING:
     from ..archive import RestoreReport
@@ -56,7 +56,7 @@ class AsyncStore:
         self.calls = Calls(threads, f"store {store.id}")
         self.watch = Watch(self.calls)
         """The watch on which this store's followers wait."""
-        self._lanes: dict[Committer, Lane] = {}
+        self._lanes: dict[Committer, CommitQueue] = {}
         self._opening: dict[str, asyncio.Future[Committer]] = {}
         self._closing: asyncio.Task[None] | None = None
 
@@ -126,7 +126,7 @@ class AsyncStore:
             committer = await self._committer(draft)
             lane = self._lanes.get(committer)
             if lane is None:
-                lane = self._lanes[committer] = Lane(self.calls, committer)
+                lane = self._lanes[committer] = CommitQueue(self.calls, committer)
             request = draft.request(LoopRequest)
             await lane.commit(request)
         except Fenced:

@@ -12,7 +12,7 @@ from ..log.commit import Committer
 from ..log.request import Part, Request
 from .threads import Calls
 
-__all__ = ["Lane", "LoopRequest"]
+__all__ = ["CommitQueue", "LoopRequest"]
 
 _HEARTBEAT = 0.25
 """Seconds after which the loop looks for itself what became of its requests: being woken up is only a hint."""
@@ -21,7 +21,7 @@ _HEARTBEAT = 0.25
 class LoopRequest(Request):
     """A request that a coroutine waits for, and may withdraw."""
 
-    lane: Lane
+    lane: CommitQueue
     future: asyncio.Future[None]
     withdrawn = False
     boarded: tuple[bytes, int] | None = None
@@ -63,7 +63,7 @@ class LoopRequest(Request):
             self.lane.drive()
 
 
-class Lane:
+class CommitQueue:
     """The requests that one store's coroutines have queued with one committer."""
 
     def __init__(self, calls: Calls, committer: Committer) -> None:

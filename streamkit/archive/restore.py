@@ -93,7 +93,7 @@ def restore_space(
     be called again. CorruptData if it holds anything else.
     """
     bounds = Bounds(max_timestamp=until)
-    keys: dict[tuple[int, int], _Key | None] = {}
+    keys: dict[tuple[int, int], _UsedKey | None] = {}
     if cold:
         settings, logs = _read_archived(inner(source).archive(space), bounds)
     else:
@@ -128,7 +128,7 @@ def restore_space(
     return RestoreReport(space, copy.transactions, copy.entries, copy.present, copy.keys, copy.keys_left)
 
 
-class _Key(NamedTuple):
+class _UsedKey(NamedTuple):
     """An idempotency key as the log knows it: the digests of the key and of the content that was written with it."""
 
     digest: bytes
@@ -136,15 +136,15 @@ class _Key(NamedTuple):
     segments: frozenset[str]
 
 
-def _keys_of(partition: Partition) -> dict[int, _Key | None]:
+def _keys_of(partition: Partition) -> dict[int, _UsedKey | None]:
     """The idempotency keys that still count, by transaction. None for a transaction with several keys, or a key of a
     part."""
-    found: dict[int, dict[bytes, _Key]] = {}
+    found: dict[int, dict[bytes, _UsedKey]] = {}
     oldest = partition.clock.now() - partition.settings.idempotency_window * 1000
     for digest, use in all_uses(partition):
         if use.timestamp >= oldest:
             segments = frozenset(segment for segment, _ in use.segments)
-            found.setdefault(use.number, {})[digest] = _Key(digest, use.content, segments)
+            found.setdefault(use.number, {})[digest] = _UsedKey(digest, use.content, segments)
     return {number: next(iter(some.values())) if len(some) == 1 else None for number, some in found.items()}
 
 
@@ -177,7 +177,7 @@ class _Copy:
         self.present += 1
         return True
 
-    def write(self, transaction: Sequence[Batch], key: _Key | None, has_key: bool) -> None:
+    def write(self, transaction: Sequence[Batch], key: _UsedKey | None, has_key: bool) -> None:
         partition = transaction[0].origin.partition
         self._wait_for(partition)
         whole = key is not None and key.segments == {batch.entries[0].segment for batch in transaction}
@@ -219,7 +219,7 @@ class _Copy:
                 removals = []
         self._remove(source.partition, removals)
 
-    def _written(self, transaction: Sequence[Batch], key: _Key | None) -> dict[str, SegmentStatus]:
+    def _written(self, transaction: Sequence[Batch], key: _UsedKey | None) -> dict[str, SegmentStatus]:
         """Write a transaction. Only the digest of its key is known, so the request gets the digest."""
         parts = []
         for batch in transaction:

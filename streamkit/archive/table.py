@@ -38,7 +38,7 @@ from .snapshot import File, Gone, Snapshot, TrimmedMark, is_own_name
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["File", "Gone", "Part", "Snapshot", "Table", "check_installed", "schema", "space_of"]
+__all__ = ["File", "Gone", "PartitionCommit", "Snapshot", "Table", "check_installed", "schema", "space_of"]
 
 FORMAT = 1
 _WITH_HOLES = 2
@@ -93,7 +93,7 @@ class _Statistics(msgspec.Struct, rename={"rows": "numRecords", "least": "minVal
 _statistics = msgspec.json.Decoder(_Statistics)
 
 
-class Part(NamedTuple):
+class PartitionCommit(NamedTuple):
     """One partition's share of a commit."""
 
     partition: int
@@ -381,7 +381,7 @@ class Table(TableFiles):
                 raise failed or CorruptData(f"{self.url} was made and is not there: was the store deleted?")
         return found
 
-    def commit(self, state: LogState, parts: Sequence[Part]) -> bool:
+    def commit(self, state: LogState, parts: Sequence[PartitionCommit]) -> bool:
         """Add the files of `parts` to exactly the version of `state`, all or nothing.
 
         False if the table has moved on since and does not have them: look again.

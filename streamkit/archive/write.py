@@ -19,7 +19,7 @@ from .file_builder import FileBuilder
 from .parquet import write_file
 from .snapshot import File
 from .spread import Spread, Work, Wrote
-from .table import Part, Table
+from .table import PartitionCommit, Table
 
 if TYPE_CHECKING:
     from ..leases import Lease
@@ -69,9 +69,9 @@ class Growing:
         return cls(partition, reached, table.entries(state, partition.partition))
 
     @property
-    def part(self) -> Part:
+    def part(self) -> PartitionCommit:
         rows = sum(file.rows for file in self.files)
-        return Part(self.partition.partition, self.files, self.number, self.entries + rows)
+        return PartitionCommit(self.partition.partition, self.files, self.number, self.entries + rows)
 
     def committed(self) -> None:
         """The table holds `files`: say so in the head, and begin the next part."""

@@ -19,17 +19,17 @@ from ..log.rows import Head, decode_row
 from ..store import Store, inner
 from .chunks import Chunks, is_current, missing_from
 from .copy_table import copy_table
-from .format import FILE, Chunk, Part
+from .format import FILE, Chunk, PartitionBackup
 from .repository import Repository
 
-__all__ = ["Moved", "add_tail", "copy_space"]
+__all__ = ["SpaceMoved", "add_tail", "copy_space"]
 
 _TRIES = 100
 _TOGETHER = 4
 """Transactions that are read at once: each may be of many MiB."""
 
 
-class Moved(Exception):
+class SpaceMoved(Exception):
     """Data to copy has moved: it was merged, archived or trimmed meanwhile."""
 
 
@@ -50,13 +50,13 @@ def copy_space(store: Store, repository: Repository, space: str, number: int, pr
     for _ in range(_TRIES):
         try:
             return _copy_space(store, repository, space, number, previous)
-        except Moved:
+        except SpaceMoved:
             continue
     raise Unavailable(f"space {space!r} changes faster than it can be copied; back up again later")
 
 
 def _copy_space(store: Store, repository: Repository, space: str, number: int, previous: int) -> Copied | None:
-    parts: list[Part] = []
+    parts: list[PartitionBackup] = []
     timestamp = 0
     is_archived = False
     for partition in inner(store).unread_partitions(space):
@@ -80,7 +80,9 @@ def _copy_space(store: Store, repository: Repository, space: str, number: int, p
     return Copied(parts[0].incarnation, tuple(part.watermark for part in parts), timestamp, archived)
 
 
-def _copy_partition(partition: Partition, repository: Repository, before: Part | None) -> tuple[Part, Head]:
+def _copy_partition(
+    partition: Partition, repository: Repository, before: PartitionBackup | None
+) -> tuple[PartitionBackup, Head]:
     space, key, index = partition.space, partition.key, partition.partition
     there = repository.data_keys(space, index)
     head_row, head = _head(partition)
@@ -91,14 +93,14 @@ def _copy_partition(partition: Partition, repository: Repository, before: Part |
             if value is None:
                 if _head(partition)[0] == head_row:
                     raise CorruptData(f"space {space!r}: the head names the file {run_key(id)!r}, which is not there")
-                raise Moved
+                raise SpaceMoved
             repository.put_file(space, index, id, value.data)
     chunks = _copy_rows(partition, repository, head, before)
     archive, grace = partition.backend.get(key, [bytes(ARCHIVE), bytes(GRACE)])
     _, after = _head(partition)
     if _removed(after) != _removed(head):
-        raise Moved
-    part = Part(
+        raise SpaceMoved
+    part = PartitionBackup(
         str(space),
         index,
         partition.settings.incarnation,
@@ -129,7 +131,7 @@ def _removed(head: Head) -> tuple[int, ...]:
     return head.floor.number, head.trimmed, head.released, head.archived, head.erased
 
 
-def _copy_rows(partition: Partition, repository: Repository, head: Head, before: Part | None) -> list[Chunk]:
+def _copy_rows(partition: Partition, repository: Repository, head: Head, before: PartitionBackup | None) -> list[Chunk]:
     """The transactions up to the watermark that are rows of their own, and in no file."""
     first = max(1, min(head.floor.number, head.watermark + 1))
     if first > head.watermark:
@@ -145,13 +147,13 @@ def _copy_rows(partition: Partition, repository: Repository, head: Head, before:
         values = partition.backend.get(partition.key, [partition.transaction_key(number) for number in numbers])
         for number, value in zip(numbers, values, strict=True):
             if value is None:
-                raise Moved
+                raise SpaceMoved
             chunks.add(number, value.data)
     chunks.flush()
     return sorted(used + chunks.written, key=lambda chunk: chunk.first)
 
 
-def _reusable(partition: Partition, head: Head, before: Part | None) -> list[Chunk]:
+def _reusable(partition: Partition, head: Head, before: PartitionBackup | None) -> list[Chunk]:
     """The chunks of the point before, if nothing was erased since: an erasure rewrites transactions."""
     if before is None or before.head is None:
         return []
@@ -161,8 +163,10 @@ def _reusable(partition: Partition, head: Head, before: Part | None) -> list[Chu
     return [chunk for chunk in before.chunks if chunk.last <= head.watermark and is_current(partition, chunk)]
 
 
-def add_tail(partition: Partition, repository: Repository, part: Part, end: int, before: Part | None) -> Part:
-    """The part with the transactions after its own end, up to `end`. Moved if they are not all there any more.
+def add_tail(
+    partition: Partition, repository: Repository, part: PartitionBackup, end: int, before: PartitionBackup | None
+) -> PartitionBackup:
+    """The part with the transactions after its own end, up to `end`. SpaceMoved if they are not all there any more.
     `partition` is refreshed."""
     chunks = Chunks(partition, repository)
     erasures: list[Erasure] = []
@@ -181,7 +185,7 @@ def add_tail(partition: Partition, repository: Repository, part: Part, end: int,
         control = partition.decode_header(record, at).control
         erasures += control.erasures if control is not None else ()
     if number != end:
-        raise Moved
+        raise SpaceMoved
     chunks.flush()
     known = list(erasures_of(partition))
     erasures += [erasure for erasure in known if erasure.number <= end]

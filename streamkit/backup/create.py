@@ -14,7 +14,7 @@ from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..leases import Lease
 from ..log.moments import SKEW
 from ..store import Store, inner
-from .copy_space import Copied, Moved, add_tail, copy_space
+from .copy_space import Copied, SpaceMoved, add_tail, copy_space
 from .cut import Cut, find_cut
 from .prune import remove_points, remove_unfinished
 from .readable import ReadableSpaces
@@ -130,7 +130,7 @@ class _Backup:
                 self._repository.put_part(
                     self._number, add_tail(partition, self._repository, part, cut.ends[index], before)
                 )
-            except Moved:
+            except SpaceMoved:
                 return False
         return True
 

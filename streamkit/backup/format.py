@@ -33,7 +33,7 @@ __all__ = [
     "ROOT",
     "TABLE",
     "Chunk",
-    "Part",
+    "PartitionBackup",
     "PointRow",
     "TableCopy",
     "TableFile",
@@ -94,7 +94,7 @@ class TableCopy(msgspec.Struct, frozen=True):
     files: list[TableFile]
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartitionBackup(msgspec.Struct, frozen=True):
     """One partition of a space as of a point. `head`, `archive` and `grace` are rows of the store, byte for byte."""
 
     space: str
@@ -121,7 +121,7 @@ class PointRow(msgspec.Struct, frozen=True):
     point: BackupPoint
 
 
-_T = TypeVar("_T", Part, PointRow)
+_T = TypeVar("_T", PartitionBackup, PointRow)
 
 
 def backup_id(store: UUID) -> UUID:
@@ -182,7 +182,7 @@ def open_row(partition: bytes, key: bytes, value: bytes | None) -> bytes:
     return data
 
 
-def encode_json(row: Part | PointRow) -> bytes:
+def encode_json(row: PartitionBackup | PointRow) -> bytes:
     return msgspec.json.encode(row)
 
 

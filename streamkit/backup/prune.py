@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .format import FILE, LOG, Part, table_key
+from .format import FILE, LOG, PartitionBackup, table_key
 from .report import BackupPoint
 from .repository import Repository
 
@@ -46,7 +46,7 @@ def _place(key: bytes) -> tuple[int, str, int]:
     return int.from_bytes(key[_NUMBER], "big"), key[_NAME].decode(), int.from_bytes(key[-8:], "big")
 
 
-def _copies(part: Part) -> set[bytes]:
+def _copies(part: PartitionBackup) -> set[bytes]:
     found = {FILE + bytes.fromhex(id) for id in part.files} | {LOG + bytes.fromhex(chunk.id) for chunk in part.chunks}
     for file in part.table.files if part.table is not None else ():
         found |= {table_key(file.path, at) for at in range(file.parts)}

@@ -20,7 +20,7 @@ from .format import (
     FORMAT,
     LOG,
     ROOT,
-    Part,
+    PartitionBackup,
     PointRow,
     backup_id,
     data_partition,
@@ -113,17 +113,17 @@ class Repository:
 
     # -- parts --------------------------------------------------------------------------------------------------
 
-    def parts(self, number: int) -> Iterator[Part]:
+    def parts(self, number: int) -> Iterator[PartitionBackup]:
         """All partitions of a point, in the order of the spaces' names and of the partitions."""
         for row in self._backend.scan(ROOT, *part_range(number)):
-            yield decode_json(Part, row.key, open_row(ROOT, row.key, row.data))
+            yield decode_json(PartitionBackup, row.key, open_row(ROOT, row.key, row.data))
 
-    def part(self, number: int, space: str, partition: int) -> Part | None:
+    def part(self, number: int, space: str, partition: int) -> PartitionBackup | None:
         key = part_key(number, space, partition)
         value = self._backend.get(ROOT, [key])[0]
-        return None if value is None else decode_json(Part, key, open_row(ROOT, key, value.data))
+        return None if value is None else decode_json(PartitionBackup, key, open_row(ROOT, key, value.data))
 
-    def put_part(self, number: int, part: Part) -> None:
+    def put_part(self, number: int, part: PartitionBackup) -> None:
         self._put(ROOT, part_key(number, part.space, part.partition), encode_json(part), ANY)
 
     def remove_part(self, number: int, space: str, partition: int) -> None:

@@ -38,7 +38,7 @@ from ..log.rows import Head, Settings, decode_row, encode_row
 from ..names import InternalName
 from ..retry import delete_rows, put_settled
 from ..store import Store, inner
-from .format import Part
+from .format import PartitionBackup
 from .report import BackupPoint, BackupRestored
 from .repository import Repository, open_repository
 
@@ -111,7 +111,7 @@ class _Restore:
                 key = space_key(part.space)
                 self._put(bytes(CATALOG), bytes(key), encode_row(key, _settings(part, settings)))
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[PartitionBackup]:
         for part in self._repository.parts(self._point.number):
             if self._spaces is None or part.space in self._spaces:
                 yield part
@@ -169,7 +169,7 @@ class _Restore:
 
     # -- one partition ------------------------------------------------------------------------------------------
 
-    def _write(self, part: Part, settings: Settings) -> None:
+    def _write(self, part: PartitionBackup, settings: Settings) -> None:
         """All of a partition except the head that makes its space be there."""
         key = bytes(partition_key(part.space, part.partition))
         if part.table is not None:
@@ -191,7 +191,7 @@ class _Restore:
         if part.partition and part.head is not None:
             self._put(key, bytes(HEAD), _head_row(part))
 
-    def _write_log(self, part: Part, settings: Settings, there: set[bytes]) -> None:
+    def _write_log(self, part: PartitionBackup, settings: Settings, there: set[bytes]) -> None:
         """The transactions that are rows of their own. No process has the store open: other rows are the end of a
         deleted log, or of a stopped restore."""
         key = bytes(partition_key(part.space, part.partition))
@@ -268,12 +268,12 @@ def _name(space: str) -> str:
     return InternalName(space) if space < " " else space
 
 
-def _settings(part: Part, settings: Settings) -> Settings:
+def _settings(part: PartitionBackup, settings: Settings) -> Settings:
     """A space's settings: its first partition knows them."""
     return decode_row(Head, HEAD, part.head).settings if part.partition == 0 and part.head is not None else settings
 
 
-def _head_row(part: Part) -> bytes:
+def _head_row(part: PartitionBackup) -> bytes:
     """The head without the etags of its files: they are others here."""
     assert part.head is not None
     head = decode_row(Head, HEAD, part.head)

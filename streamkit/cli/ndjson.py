@@ -16,7 +16,7 @@ from streamkit import Record
 from streamkit.errors import InvalidName, InvalidRecord
 from streamkit.names import check_name
 
-__all__ = ["BATCH_BYTES", "Batch", "SegmentOf", "read_batches", "segment_from", "segment_named"]
+__all__ = ["BATCH_BYTES", "RecordBatch", "SegmentOf", "read_batches", "segment_from", "segment_named"]
 
 BATCH_BYTES = 16 << 20
 """A batch ends here even if it has fewer lines: well below what one transaction may hold."""
@@ -28,7 +28,7 @@ SegmentOf = Callable[[bytes], str]
 """The segment of a line. msgspec.MsgspecError or ValueError if the line is malformed."""
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """Records that are committed together. `number` counts from 1 over all the files of one run."""
 
     number: int
@@ -61,7 +61,7 @@ def segment_named(name: str) -> SegmentOf:
 
 def read_batches(
     paths: Sequence[str], segment_of: SegmentOf, size: int, metadata: Mapping[str, str] | None = None
-) -> Iterator[Batch]:
+) -> Iterator[RecordBatch]:
     """Batches of `size` lines from the files, one after the other; `-` is standard input. Empty lines are skipped.
     Each record gets `metadata`.
 
@@ -83,10 +83,10 @@ def read_batches(
                 lines += 1
                 held += len(raw)
                 if lines >= size or held >= BATCH_BYTES:
-                    yield Batch(number, segments, lines, held)
+                    yield RecordBatch(number, segments, lines, held)
                     number, lines, held, segments = number + 1, 0, 0, {}
     if lines:
-        yield Batch(number, segments, lines, held)
+        yield RecordBatch(number, segments, lines, held)
 
 
 def _opened(path: str) -> AbstractContextManager[BinaryIO]:

@@ -12,7 +12,7 @@ from streamkit import OutcomeUnknown, Record, Store, StreamkitError
 from streamkit.names import check_name, partition_of
 from streamkit.store import inner
 
-from .ndjson import Batch, read_batches, segment_from, segment_named
+from .ndjson import RecordBatch, read_batches, segment_from, segment_named
 from .options import Json, SpaceName, metadata_pairs, with_store
 from .output import print_line, record_line
 from .progress import progress
@@ -119,7 +119,7 @@ def produce(
     print_line(record_line(fields) if json else text)
 
 
-def _by_partition(batch: Batch, partitions: int) -> dict[int, dict[str, list[Record]]]:
+def _by_partition(batch: RecordBatch, partitions: int) -> dict[int, dict[str, list[Record]]]:
     """A transaction has one partition, so a batch is as many transactions as it meets partitions."""
     if partitions == 1:
         return {0: batch.segments}

@@ -31,11 +31,11 @@ from .events import NEWEST
 
 __all__ = ["Chain", "segment_on"]
 
-B = TypeVar("B", bound="_Batch")
+B = TypeVar("B", bound="_ChainBatch")
 _SNAPSHOT_BYTES = 64 << 10
 
 
-class _Batch(Protocol):
+class _ChainBatch(Protocol):
     @property
     def at(self) -> int: ...
     @property

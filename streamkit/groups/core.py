@@ -20,10 +20,10 @@ from .decide import Claim, claim, has_due, lone_is_due
 from .events import (
     Acked,
     Added,
-    Block,
     Claimed,
     Died,
     Doubted,
+    EntryBlock,
     Extended,
     FeedBatch,
     FeedEvent,
@@ -425,7 +425,7 @@ class Core:
 
     # -- feeding ------------------------------------------------------------------------------------------------
 
-    def waiting_blocks(self, lane: Lane) -> list[Block]:
+    def waiting_blocks(self, lane: Lane) -> list[EntryBlock]:
         """Blocks of the lane that its own log does not have yet."""
         blocks = self.feed.state.lanes.get(lane.number)
         reached = lane.chain.state.reached
@@ -543,7 +543,7 @@ class Core:
         at: int,
         got: Claim,
         entries: list[Entry | None],
-        blocks: list[Block],
+        blocks: list[EntryBlock],
     ) -> list[Delivery]:
         event, tickets = got.event, got.tickets
         if event is None:
@@ -572,9 +572,9 @@ class Core:
         ]
 
     @staticmethod
-    def _sites(state: LaneState, blocks: list[Block], tickets: Iterable[tuple[int, int]]) -> list[Site]:
+    def _sites(state: LaneState, blocks: list[EntryBlock], tickets: Iterable[tuple[int, int]]) -> list[Site]:
         found = []
-        block: Block | None = None
+        block: EntryBlock | None = None
         for ticket, _ in tickets:
             if block is None or not block.ticket <= ticket < block.end:
                 opened = state.block_of(ticket)
@@ -592,7 +592,7 @@ class Core:
         entries = self.source.load(self._sites(state, [], [(ticket, 0) for ticket in tickets]))
         return self._vanished(state, [], [each for each, entry in zip(tickets, entries, strict=True) if entry is None])
 
-    def _vanished(self, state: LaneState, blocks: list[Block], tickets: list[int]) -> list[LaneEvent]:
+    def _vanished(self, state: LaneState, blocks: list[EntryBlock], tickets: list[int]) -> list[LaneEvent]:
         trimmed: list[int] = []
         erased: list[int] = []
         for ticket, site in zip(tickets, self._sites(state, blocks, [(each, 0) for each in tickets]), strict=True):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .events import Block, Claimed, Died, Doubted, LaneEvent, Nacked, Released
+from .events import Claimed, Died, Doubted, EntryBlock, LaneEvent, Nacked, Released
 from .failures import DEADLINE_PASSED, worn_out
 from .lane import LaneState
 from .ranges import Range, ranges_of
@@ -36,7 +36,7 @@ class Claim(NamedTuple):
         return self.died if self.event is None else [*self.died, self.event]
 
 
-class _Found(NamedTuple):
+class _Deliverable(NamedTuple):
     """Entries that may be delivered: tickets of earlier attempts, ranges of fresh ones, and the bucket served last."""
 
     again: list[int]
@@ -51,7 +51,7 @@ def claim(
     consumer: str,
     limit: int,
     at: int,
-    blocks: Sequence[Block] = (),
+    blocks: Sequence[EntryBlock] = (),
     freed: int = 0,
     idle: bool = True,
 ) -> Claim:
@@ -157,13 +157,19 @@ def _due(state: LaneState, at: int) -> list[int]:
 
 
 def _by_priority(
-    state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], added: Sequence[Block], idle: bool
-) -> _Found:
+    state: LaneState,
+    settings: GroupSettings,
+    room: int,
+    at: int,
+    dead: list[int],
+    added: Sequence[EntryBlock],
+    idle: bool,
+) -> _Deliverable:
     again: dict[int, list[int]] = {}
     alone: dict[int, int] = {}
     due = _due(state, at)
     if not due and (first := _of_one_bucket(state, room, added)) is not None:
-        return _Found([], *first)
+        return _Deliverable([], *first)
     for ticket in due:
         fate = _fate(state, settings, ticket)
         if fate == _DEAD:
@@ -188,7 +194,7 @@ def _by_priority(
         if priority in alone:
             if taken or ranges:
                 break  # it comes next
-            return _Found([alone[priority]], [], bucket, True)
+            return _Deliverable([alone[priority]], [], bucket, True)
         part = again.get(priority, ())[:room]
         taken += part
         room -= len(part)
@@ -197,10 +203,10 @@ def _by_priority(
             ranges += some
         if not room:
             break
-    return _Found(taken, ranges, bucket)
+    return _Deliverable(taken, ranges, bucket)
 
 
-def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Sequence[Block] = ()) -> int:
+def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Sequence[EntryBlock] = ()) -> int:
     found = state.block_of(ticket)
     if found is not None:
         return found.block.priority
@@ -211,7 +217,7 @@ def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Seq
     return queue_class(str(state.site(ticket).stream))[0] if settings.queue else 0
 
 
-def _of_one_bucket(state: LaneState, room: int, added: Sequence[Block]) -> tuple[list[Range], int] | None:
+def _of_one_bucket(state: LaneState, room: int, added: Sequence[EntryBlock]) -> tuple[list[Range], int] | None:
     """Choose as `_by_priority` does, for fresh entries of one priority and one bucket. None if they have several."""
     ranges: list[Range] = []
     kind: tuple[int, int] | None = None
@@ -271,7 +277,7 @@ def _joined(ranges: list[Range]) -> list[Range]:
     return [joined[end] for end in order]
 
 
-def _by_key(state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], idle: bool) -> _Found:
+def _by_key(state: LaneState, settings: GroupSettings, room: int, at: int, dead: list[int], idle: bool) -> _Deliverable:
     """Choose the first entries of each key without a pending delivery, up to the limits."""
     again: list[int] = []
     fresh: list[int] = []
@@ -288,15 +294,15 @@ def _by_key(state: LaneState, settings: GroupSettings, room: int, at: int, dead:
                 if not idle:
                     break
                 if again or fresh:  # it comes next
-                    return _Found(again, ranges_of(fresh))
-                return _Found([ticket], [], lone=True)
+                    return _Deliverable(again, ranges_of(fresh))
+                return _Deliverable([ticket], [], lone=True)
             (fresh if state.is_fresh(ticket) else again).append(ticket)
             room -= 1
             if not room:
-                return _Found(again, ranges_of(fresh))
+                return _Deliverable(again, ranges_of(fresh))
         if len(dead) >= _MOST_DEAD:
             break
-    return _Found(again, ranges_of(fresh))
+    return _Deliverable(again, ranges_of(fresh))
 
 
 def _expired_keys(state: LaneState, at: int) -> list[int]:

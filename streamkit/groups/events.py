@@ -16,14 +16,13 @@ __all__ = [
     "Absorbed",
     "Acked",
     "Added",
-    "Block",
     "Changed",
     "Claimed",
     "Created",
-    "Cursor",
     "Deleted",
     "Died",
     "Doubted",
+    "EntryBlock",
     "Extended",
     "Fed",
     "FeedBatch",
@@ -43,6 +42,7 @@ __all__ = [
     "Sourced",
     "Stirred",
     "Stream",
+    "StreamCursor",
     "Vanished",
 ]
 
@@ -52,7 +52,7 @@ Stream = int | str
 """A stream of the source that a group reads: the number of a partition, or the name of a segment."""
 
 
-class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StreamCursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The next entry of a stream: the entry at `position`. In a partition, (number, index) is its place in the log; in
     a segment, the position is the sequence."""
 
@@ -61,13 +61,13 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index: int = 0
 
 
-class Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class EntryBlock(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Neighbouring entries of a stream: `count` from `start`, with the tickets from `ticket` on."""
 
     ticket: int
     count: int
     stream: Stream
-    start: Cursor
+    start: StreamCursor
     epoch: int
     priority: int = 0
     bucket: int = 0
@@ -91,7 +91,7 @@ class _Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Created(_Event, frozen=True, tag=1):
     settings: GroupSettings
-    starts: list[tuple[Stream, Cursor]]
+    starts: list[tuple[Stream, StreamCursor]]
     timestamp: int = 0
     incarnation: bytes = b""
     """The incarnation of the source: a space that was deleted and made again has another one. Empty if the source does
@@ -105,8 +105,8 @@ class Fed(_Event, frozen=True, tag=2):
     """Blocks of a lane (-1: of all, each takes its keys), and where the streams go on."""
 
     lane: int
-    blocks: list[Block]
-    cursors: list[tuple[Stream, Cursor]]
+    blocks: list[EntryBlock]
+    cursors: list[tuple[Stream, StreamCursor]]
 
 
 class Joined(_Event, frozen=True, tag=3):
@@ -126,7 +126,7 @@ class Absorbed(_Event, frozen=True, tag=5):
 
 
 class Sought(_Event, frozen=True, tag=6):
-    starts: list[tuple[Stream, Cursor]]
+    starts: list[tuple[Stream, StreamCursor]]
 
 
 class Changed(_Event, frozen=True, tag=7):
@@ -174,7 +174,7 @@ class FeedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Added(_Event, frozen=True, tag=1):
-    blocks: list[Block]
+    blocks: list[EntryBlock]
 
 
 class Claimed(_Event, frozen=True, tag=2):

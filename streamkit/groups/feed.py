@@ -8,11 +8,10 @@ import msgspec
 
 from .events import (
     Absorbed,
-    Block,
     Changed,
     Created,
-    Cursor,
     Deleted,
+    EntryBlock,
     Fed,
     FeedBatch,
     Finished,
@@ -23,6 +22,7 @@ from .events import (
     Sourced,
     Stirred,
     Stream,
+    StreamCursor,
 )
 from .settings import GroupSettings
 
@@ -48,10 +48,10 @@ class FeedState(msgspec.Struct):
     epoch: int = 0
     settings: GroupSettings = msgspec.field(default_factory=GroupSettings)
     since: int = 0
-    cursors: dict[Stream, Cursor] = msgspec.field(default_factory=dict)
+    cursors: dict[Stream, StreamCursor] = msgspec.field(default_factory=dict)
     tickets: int = 0
     """Given out so far."""
-    lanes: dict[int, list[Block]] = msgspec.field(default_factory=dict)
+    lanes: dict[int, list[EntryBlock]] = msgspec.field(default_factory=dict)
     """Blocks that the lane may not have in its own log yet."""
     members: dict[str, Member] = msgspec.field(default_factory=dict)
     finished: list[int] = msgspec.field(default_factory=list)
@@ -105,7 +105,7 @@ class FeedState(msgspec.Struct):
                 self.deleted = True
                 self._start([])
 
-    def _start(self, starts: Sequence[tuple[Stream, Cursor]]) -> None:
+    def _start(self, starts: Sequence[tuple[Stream, StreamCursor]]) -> None:
         self.epoch += 1
         self.cursors = dict(starts)
         self.lanes = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StreamkitError
 from ..warn import warn
-from .events import Absorbed, Block, Cursor, Fed, FeedEvent, Joined, Skipped, Sourced, Stream
+from .events import Absorbed, EntryBlock, Fed, FeedEvent, Joined, Skipped, Sourced, Stream, StreamCursor
 from .feed import FeedState
 from .source import BLOCK, DELAY, key_hash, queue_class
 
@@ -24,7 +24,7 @@ _TRIM = 1000
 """Entries after which the feed looks for acknowledged ones, and the number that it trims at once."""
 
 
-Share = tuple[Stream, Cursor, int]
+Share = tuple[Stream, StreamCursor, int]
 """(stream, from where, how many)"""
 
 
@@ -83,12 +83,12 @@ class Feeder:
         wanted: Sequence[Share],
         state: FeedState,
         ticket: int,
-        ends: dict[Stream, Cursor],
+        ends: dict[Stream, StreamCursor],
         gaps: list[tuple[Stream, int, int]],
     ) -> Fed | None:
         """Return the wanted blocks for a lane, as far as the source has them. Adds to `gaps`."""
-        blocks: list[Block] = []
-        cursors: list[tuple[Stream, Cursor]] = []
+        blocks: list[EntryBlock] = []
+        cursors: list[tuple[Stream, StreamCursor]] = []
         for stream, start, count in wanted:
             block, after = self._block(stream, start, count, ticket, state)
             if block is None:
@@ -110,7 +110,7 @@ class Feeder:
         streams: list[Share],
         limit: int,
         at: int,
-        ends: dict[Stream, Cursor],
+        ends: dict[Stream, StreamCursor],
         gaps: list[tuple[Stream, int, int]],
     ) -> list[FeedEvent]:
         """Give the other lanes their share at once if little is left; otherwise each lane would write to the feed for
@@ -156,7 +156,7 @@ class Feeder:
             epoch = feed.state.epoch
             done = {stream: cursor.position for stream, cursor in feed.state.cursors.items()}
             handed = {number: list(blocks) for number, blocks in feed.state.lanes.items()}
-        waiting: list[Block] = []
+        waiting: list[EntryBlock] = []
         for lane in self._core.lanes():
             lane.chain.catch_up()
             with lane.chain.lock:
@@ -174,11 +174,11 @@ class Feeder:
             done[block.stream] = min(done[block.stream], block.start.position)
         return done
 
-    def _is_reported(self, stream: Stream, start: Cursor) -> bool:
+    def _is_reported(self, stream: Stream, start: StreamCursor) -> bool:
         """True if a gap at `start` concerns this group: entries trimmed before the group began are not its gap."""
         return start != self._core.source.beginning(stream) and self._core.source.is_trimmed(stream, start.position)
 
-    def _streams(self, ends: dict[Stream, Cursor]) -> list[Share]:
+    def _streams(self, ends: dict[Stream, StreamCursor]) -> list[Share]:
         """Return (stream, cursor, how many are available) of those with any."""
         cursors = self._core.feed.state.cursors
         found = []
@@ -229,8 +229,8 @@ class Feeder:
         return [(stream, cursor, min(count, share)) for stream, cursor, count in streams]
 
     def _block(
-        self, stream: Stream, start: Cursor, count: int, ticket: int, state: FeedState
-    ) -> tuple[Block | None, Cursor]:
+        self, stream: Stream, start: StreamCursor, count: int, ticket: int, state: FeedState
+    ) -> tuple[EntryBlock | None, StreamCursor]:
         entries, after = self._core.source.read(stream, start, count)
         if not entries:
             return None, after
@@ -244,7 +244,7 @@ class Feeder:
         if self._core.keyed:
             keys = tuple(key_hash(entry, self._core.settings.key) for entry in entries)
         begin = self._core.source.start_of(stream, entries[0])
-        return Block(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
+        return EntryBlock(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
 
     def _cursor_moves(self, state: FeedState) -> list[FeedEvent]:
         """The lanes that have blocks in their own logs which the feed still has, as far as is known here. The latest

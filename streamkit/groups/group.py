@@ -24,7 +24,6 @@ from .core import Core, Lane, feed_chain, is_pending
 from .events import (
     Changed,
     Created,
-    Cursor,
     Deleted,
     FeedBatch,
     FeedEvent,
@@ -34,6 +33,7 @@ from .events import (
     Sought,
     Stirred,
     Stream,
+    StreamCursor,
 )
 from .feed import FeedState
 from .lane import Dead, LaneState, Lot, Site
@@ -176,7 +176,7 @@ def _make_space(store: Store, internal: InternalName, partitions: int, durabilit
         inner(store).ready(internal, ())
 
 
-def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> list[tuple[Stream, Cursor]]:
+def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> list[tuple[Stream, StreamCursor]]:
     if isinstance(start, str) and start == "beginning":
         return []
     source = Source(store, space, settings.segments, settings.queue)
@@ -374,7 +374,7 @@ class Group:
             unread,
         )
 
-    def _cursor(self, feed: FeedState, stream: Stream) -> Cursor:
+    def _cursor(self, feed: FeedState, stream: Stream) -> StreamCursor:
         cursor = feed.cursors.get(stream)
         return self.core.source.beginning(stream) if cursor is None else cursor
 

@@ -12,11 +12,10 @@ import msgspec
 from .events import (
     Acked,
     Added,
-    Block,
     Claimed,
-    Cursor,
     Died,
     Doubted,
+    EntryBlock,
     Extended,
     Held,
     LaneBatch,
@@ -25,6 +24,7 @@ from .events import (
     Released,
     Reset,
     Stream,
+    StreamCursor,
     Vanished,
 )
 from .ranges import Range, numbers_of, ranges_of
@@ -55,7 +55,7 @@ class Site(NamedTuple):
 
     stream: Stream
     position: int
-    start: Cursor
+    start: StreamCursor
 
 
 class Dead(NamedTuple):
@@ -71,7 +71,7 @@ class Open:
 
     __slots__ = ("block", "end", "left", "next")
 
-    def __init__(self, block: Block, next: int, left: int) -> None:
+    def __init__(self, block: EntryBlock, next: int, left: int) -> None:
         self.block = block
         self.end = block.end
         self.next = next
@@ -88,11 +88,11 @@ class _Saved(msgspec.Struct, array_like=True):
     bucket: int
     holder: tuple[str, int]
     acked: int
-    blocks: list[tuple[Block, int, int]]
+    blocks: list[tuple[EntryBlock, int, int]]
     pending: list[tuple[tuple[int, str, int, int], list[Range]]]
     waiting: list[tuple[int, int, int]]
-    dead: list[tuple[int, int, str, int, int, tuple[Stream, int, Cursor]]]
-    redriven: list[tuple[int, int, tuple[Stream, int, Cursor]]]
+    dead: list[tuple[int, int, str, int, int, tuple[Stream, int, StreamCursor]]]
+    redriven: list[tuple[int, int, tuple[Stream, int, StreamCursor]]]
     gone: list[int]
     trimmed: list[tuple[Stream, int, int]]
     unfinished: list[tuple[int, list[Range]]]
@@ -194,7 +194,7 @@ class LaneState:
     def is_empty(self) -> bool:
         return not (self.blocks or self.pending or self.waiting or self.dead or self.redriven)
 
-    def own(self, block: Block) -> Iterable[int]:
+    def own(self, block: EntryBlock) -> Iterable[int]:
         """The tickets of a block that are this lane's."""
         if not self.keyed:
             return range(block.ticket, block.end)

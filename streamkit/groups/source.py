@@ -15,7 +15,7 @@ from ..lexkey import LexKey
 from ..model import Entry
 from ..places import Place, ends, last_sequences, places_after, read_from, removal_mark, segments_there
 from ..store import Store, inner
-from .events import Cursor, Stream
+from .events import Stream, StreamCursor
 from .lane import Site
 
 __all__ = ["BLOCK", "DELAY", "KEY", "Source", "key_hash", "queue_class", "segment_of"]
@@ -88,12 +88,12 @@ class Source:
 
     # -- where it ends ------------------------------------------------------------------------------------------
 
-    def ends(self) -> dict[Stream, Cursor]:
+    def ends(self) -> dict[Stream, StreamCursor]:
         """The end of each stream. Asks the storage: one request for each partition."""
         places = self._refresh()
         if not self.queue and self._segments is None:
-            return {place.partition: Cursor(place.position, place.number, place.index) for place in places}
-        found: dict[Stream, Cursor] = {}
+            return {place.partition: StreamCursor(place.position, place.number, place.index) for place in places}
+        found: dict[Stream, StreamCursor] = {}
         number = sum(place.number for place in places)
         wanted: Iterable[str] = self._segments or ()
         if self.queue:
@@ -104,22 +104,22 @@ class Source:
             wanted = self._names
         names = list(wanted) if places else []
         for name, last in zip(names, last_sequences(self._store, self.space, names), strict=True):
-            found[name] = Cursor(last + 1)
+            found[name] = StreamCursor(last + 1)
         return found
 
-    def beginning(self, stream: Stream) -> Cursor:
-        return Cursor(0, 1, 0) if isinstance(stream, int) else Cursor(1)
+    def beginning(self, stream: Stream) -> StreamCursor:
+        return StreamCursor(0, 1, 0) if isinstance(stream, int) else StreamCursor(1)
 
-    def after(self, offset: LexKey | bytes | str) -> dict[Stream, Cursor]:
+    def after(self, offset: LexKey | bytes | str) -> dict[Stream, StreamCursor]:
         """The streams after an offset. InvalidOffset."""
         places = places_after(self._store, self.space, offset)
         if not self.queue and self._segments is None:
-            return {place.partition: Cursor(place.position, place.number, place.index) for place in places}
+            return {place.partition: StreamCursor(place.position, place.number, place.index) for place in places}
         found = self.ends()  # before the read: entries that come meanwhile are after them
         left = set(found)
         for entry in self._store.consume_space(self.space, offset=offset, gaps="skip") if left else ():
             if entry.segment in left:
-                found[entry.segment] = Cursor(entry.sequence)
+                found[entry.segment] = StreamCursor(entry.sequence)
                 left.remove(entry.segment)
                 if not left:
                     break
@@ -127,7 +127,7 @@ class Source:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, stream: Stream, start: Cursor, count: int) -> tuple[list[Entry], Cursor]:
+    def read(self, stream: Stream, start: StreamCursor, count: int) -> tuple[list[Entry], StreamCursor]:
         """Read at most `count` entries without a gap between them, from `start` or the first existing one after it.
         Also returns the place where the stream continues. The first is at `position_of(…)`."""
         entries: list[Entry] = []
@@ -147,15 +147,15 @@ class Source:
         first = self.position_of(stream, entries[0])
         self._keep((stream, first), dict(enumerate(entries, first)))
         if isinstance(stream, str):
-            return entries, Cursor(expected)
+            return entries, StreamCursor(expected)
         place = Place.after(entries[-1])
-        return entries, Cursor(place.position, place.number, place.index)
+        return entries, StreamCursor(place.position, place.number, place.index)
 
-    def start_of(self, stream: Stream, entry: Entry) -> Cursor:
+    def start_of(self, stream: Stream, entry: Entry) -> StreamCursor:
         if isinstance(stream, str):
-            return Cursor(entry.sequence)
+            return StreamCursor(entry.sequence)
         place = Place.of(entry)
-        return Cursor(place.position, place.number, place.index)
+        return StreamCursor(place.position, place.number, place.index)
 
     def position_of(self, stream: Stream, entry: Entry) -> int:
         if isinstance(stream, str):
@@ -172,7 +172,7 @@ class Source:
         at = position - self.position_of(stream, read[0])
         return read[at:] if 0 < at < len(read) and self.position_of(stream, read[at]) == position else []
 
-    def _walk(self, stream: Stream, start: Cursor) -> Iterator[Entry]:
+    def _walk(self, stream: Stream, start: StreamCursor) -> Iterator[Entry]:
         if isinstance(stream, str):
             yield from self._store.consume_segment(self.space, stream, min_sequence=start.position, gaps="skip")
             return
@@ -191,7 +191,7 @@ class Source:
         wanted = list(sites)
         self._drop_removed()
         found: list[Entry | None] = [None] * len(wanted)
-        missing: dict[tuple[Stream, Cursor], list[int]] = {}
+        missing: dict[tuple[Stream, StreamCursor], list[int]] = {}
         block: dict[int, Entry] | None = None
         last: tuple[Stream, int] | None = None
         for at, site in enumerate(wanted):
@@ -225,7 +225,7 @@ class Source:
         self._looked = inner(self._store).clock.monotonic()
         return ends(self._store, self.space)
 
-    def _fetch(self, stream: Stream, start: Cursor, places: dict[int, int], found: list[Entry | None]) -> None:
+    def _fetch(self, stream: Stream, start: StreamCursor, places: dict[int, int], found: list[Entry | None]) -> None:
         """Read the entries of one block that are not cached. Their neighbours from the same read are cached: they are
         wanted next."""
         first, last = min(places), max(places)
@@ -233,7 +233,7 @@ class Source:
             self._refresh()
             lists = read_from(self._store, self.space, Place(stream, start.number, start.index, start.position))
         else:
-            lists = _in_lists(self._walk(stream, Cursor(max(first, start.position))))
+            lists = _in_lists(self._walk(stream, StreamCursor(max(first, start.position))))
         read: dict[int, Entry] = {}
         for entries in lists:
             for entry in entries:

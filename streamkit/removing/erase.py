@@ -71,7 +71,7 @@ class _Wanted(NamedTuple):
         return self.first <= sequence and (self.last is None or sequence <= self.last)
 
 
-class _Found:
+class _Matches:
     """The entries of one partition that are to be erased."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ def erase_matching(
         committer = space.committers[number]
         partition = committer.partition
         partition.refresh(names)
-        found = _Found()
+        found = _Matches()
         for batch in _of_segments(partition, names, _Wanted()):
             found.take(batch, matches)
         hidden = [erasure for name in names for erasure in _before_first(partition, name, _Wanted())]
@@ -252,9 +252,9 @@ def erase_matching(
     return done
 
 
-def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) -> _Found:
+def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) -> _Matches:
     """The matching entries that readers can get."""
-    found = _Found()
+    found = _Matches()
     end = partition.refresh()
     pairs = wanted.metadata
 

@@ -36,7 +36,7 @@ from ..run.rounds import Stop, check_stop, run_rounds
 from ..store import Store, inner
 from ..warn import warn
 from .copying import FROM, Copies, Failed, Rules, Segment, Transform, Where, place_of
-from .state import FORMAT, Batch, Register, RouteFailure, RouteState, RouteStatus, status_of
+from .state import FORMAT, CopyBatch, Register, RouteFailure, RouteState, RouteStatus, status_of
 
 if TYPE_CHECKING:
     from ..store import AnyOffset
@@ -251,11 +251,11 @@ class Route:
                 return state
             # Another process runs the route too, and was faster; or it is paused now.
 
-    def _batch(self, end: SpacePosition, copied: int) -> Batch:
+    def _batch(self, end: SpacePosition, copied: int) -> CopyBatch:
         target = self._target_store
         exists = inner(target).look_up(self.target)[0] is not None
         began = inner(self._store).clock.now()
-        return Batch(end, copied, began, target.end_offset(self.target).hex() if exists else "")
+        return CopyBatch(end, copied, began, target.end_offset(self.target).hex() if exists else "")
 
     def _rules(self, state: RouteState) -> Rules:
         source, target = place_of(self._store.id, self.source), place_of(self._target_store.id, self.target)

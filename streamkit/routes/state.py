@@ -20,7 +20,7 @@ from ..names import InternalName, internal_name
 from ..run.reading import SpacePosition
 from ..store import Store
 
-__all__ = ["Batch", "Register", "RouteFailure", "RouteState", "RouteStatus", "forget_failures"]
+__all__ = ["CopyBatch", "Register", "RouteFailure", "RouteState", "RouteStatus", "forget_failures"]
 
 FORMAT = 1
 _SPACE = internal_name("routes")
@@ -39,7 +39,7 @@ class RouteFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The entry's timestamp, in ms."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class CopyBatch(msgspec.Struct, frozen=True):
     """The batch that is being copied: from the route's position to `end`."""
 
     end: SpacePosition
@@ -58,7 +58,7 @@ class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: str
     """Random. It changes when the route starts again, and so do its idempotency keys."""
     position: SpacePosition
-    batch: Batch | None = None
+    batch: CopyBatch | None = None
     copied: int = 0
     paused: bool = False
     failure: RouteFailure | None = None

@@ -44,7 +44,7 @@ class ProgramStatistics(msgspec.Struct, frozen=True):
     """Calls of `catch_up` of a part."""
 
 
-class _Place:
+class _FollowedSpace:
     """A space that parts follow. The thread that looks alone uses it."""
 
     def __init__(self, shared: OpenStore, space: str) -> None:
@@ -131,7 +131,7 @@ class ProgramOverStores:
         """A heap of the times at which parts have a turn though nothing is new."""
         self._set = count()
         self._turns: dict[Any, list[_Turn]] = {}
-        self._places: dict[tuple[int, str], _Place] = {}
+        self._places: dict[tuple[int, str], _FollowedSpace] = {}
         self._notifier: deque[Any] = deque()
         """The stores with new entries, written or seen by this process, since turns were given for them."""
         self._wake = threading.Lock()
@@ -156,7 +156,7 @@ class ProgramOverStores:
             shared = inner(store)
             for turn in turns:
                 for space in turn.spaces:
-                    self._places.setdefault((id(shared), space), _Place(shared, space))
+                    self._places.setdefault((id(shared), space), _FollowedSpace(shared, space))
 
         def listen() -> None:
             self._notifier.append(store.id)

@@ -16,7 +16,7 @@ from ..model import Entry
 from ..store import Store
 
 __all__ = [
-    "Removed",
+    "RemovedEntries",
     "SpacePosition",
     "after",
     "chunks",
@@ -49,7 +49,7 @@ class SpacePosition(msgspec.Struct, frozen=True, omit_defaults=True):
         return LexKey.from_hex(self.offset) if self.offset else None
 
 
-class Removed(Protocol):
+class RemovedEntries(Protocol):
     """A Gap in the place of entries that are gone."""
 
     @property
@@ -64,7 +64,7 @@ class Removed(Protocol):
     def reason(self) -> str: ...
 
 
-def is_loss(gap: Removed) -> bool:
+def is_loss(gap: RemovedEntries) -> bool:
     """True if trim or retention removed the entries, which others may have read; False for an erasure."""
     return gap.reason in ("trimmed", "expired")
 
@@ -75,7 +75,7 @@ _GAPS: dict[str, Any] = {"gaps": "yield"} if "gaps" in signature(Store.consume_s
 
 def chunks(
     store: Store, positions: Mapping[str, SpacePosition], most: int = _MOST
-) -> Iterator[tuple[list[Entry], list[Removed]]]:
+) -> Iterator[tuple[list[Entry], list[RemovedEntries]]]:
     """Read everything after `positions`: yield chunks of entries, each with the gaps before or among them.
 
     Several spaces are merged by timestamp.

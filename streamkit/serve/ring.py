@@ -17,7 +17,7 @@ from ..gaps import Gap
 from ..model import Entry
 from .waiting import Waiter
 
-__all__ = ["Batch", "Encode", "Item", "Ring", "last_entry", "place_of"]
+__all__ = ["Encode", "EncodedBatch", "Item", "Ring", "last_entry", "place_of"]
 
 Encode = Callable[[Entry | Gap], bytes]
 Place = tuple[int, int]
@@ -53,7 +53,7 @@ def last_entry(items: Sequence[Item]) -> Entry | None:
     return first_entry(reversed(items))
 
 
-class Batch:
+class EncodedBatch:
     """The entries that the follower found at one look. `frame` keeps their encodings for all connections."""
 
     __slots__ = ("by_segment", "first", "frames", "gaps", "items", "last", "size")
@@ -96,7 +96,7 @@ class Ring:
         self._most = most
         self._size = 0
         self._encode = encode
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[EncodedBatch] = deque()
         self._found: list[Item] = []
         self._listeners: dict[str | None, dict[Waiter, None]] = {}
         self._starting: asyncio.Future[None] | None = None
@@ -151,7 +151,7 @@ class Ring:
         found, self._found = self._found, []
         if not found:
             return
-        batch = Batch(found)
+        batch = EncodedBatch(found)
         self._batches.append(batch)
         self.end += 1
         self._size += batch.size
@@ -174,7 +174,7 @@ class Ring:
             for waiter in listeners:
                 waiter.wake()
 
-    def batches(self, number: int) -> Iterator[Batch]:
+    def batches(self, number: int) -> Iterator[EncodedBatch]:
         """The batches from `number` on; it is not below `first`."""
         at = number - self.first
         if at == len(self._batches) - 1:

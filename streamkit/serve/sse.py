@@ -11,7 +11,7 @@ import msgspec
 from ..errors import StreamkitError
 from .problems import problem_of
 from .request import Request
-from .ring import Batch, Ring
+from .ring import EncodedBatch, Ring
 from .streams import OpenStream
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Cursor(Protocol):
     async def page(self) -> tuple[bytes, bool]:
         """The events of the next entries from the store, and True if there are no more by now."""
 
-    def batch(self, at: int, batch: Batch) -> bytes:
+    def batch(self, at: int, batch: EncodedBatch) -> bytes:
         """The events of those entries that were not given yet, of a batch of ring number `at`."""
 
     def caught_up(self) -> bytes:

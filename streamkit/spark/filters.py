@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .options import Options, milliseconds
-from .plan import Piece
+from .plan import TaskShare
 from .predicates import AnyOf, Predicate, Test
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def tests_of(options: Options) -> list[Predicate]:
     return tests
 
 
-def may_hold(piece: Piece, tests: Sequence[Predicate]) -> bool:
+def may_hold(piece: TaskShare, tests: Sequence[Predicate]) -> bool:
     """False if the piece's range, or the statistics of its file, say that it holds nothing that passes."""
     ends: dict[str, tuple[Any, Any]] = {"partition": (piece.partition, piece.partition)}
     ends["number"] = (piece.first, piece.last)
@@ -79,7 +79,7 @@ class RowFilter(NamedTuple):
     """The columns that the expression needs."""
 
 
-def arrow_filter(piece: Piece, tests: Sequence[Predicate]) -> RowFilter:
+def arrow_filter(piece: TaskShare, tests: Sequence[Predicate]) -> RowFilter:
     """Build the filter for rows that were read. A reader of the log keeps the bounds of transactions by itself."""
     import pyarrow as pa
     import pyarrow.compute as pc

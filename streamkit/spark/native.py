@@ -23,7 +23,7 @@ from ..warn import warn
 from .filters import Predicate, may_hold, tests_of
 from .options import COLUMNS, Options, parse
 from .options import schema as ddl
-from .plan import Piece, Span, pieces, spans
+from .plan import Span, TaskShare, pieces, spans
 from .session import register
 from .typed import parse_payloads
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Plan", "frame_of", "plan", "read_space"]
+__all__ = ["ReadPlan", "frame_of", "plan", "read_space"]
 
 _OWN = ("store", "space", "tier")
 _MANY_PATHS = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -109,11 +109,11 @@ def read_space(
     return frame_of(spark, given, planned)
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """The parts of a read."""
 
     spans: list[Span]
-    cold: list[Piece]
+    cold: list[TaskShare]
     """Files of the archive."""
     tables: dict[str, Table]
     """The table of each of these files, by the file's path."""
@@ -121,7 +121,7 @@ class Plan(NamedTuple):
     """Partitions whose archived part is also read by the reader of entries."""
 
 
-def plan(client: Client, options: Options) -> Plan:
+def plan(client: Client, options: Options) -> ReadPlan:
     """Plan a read as of now. This asks the stores, and not Spark."""
     planned = spans(client, options)
     archived = any(span.archived for span in planned)
@@ -131,10 +131,10 @@ def plan(client: Client, options: Options) -> Plan:
     tables = {
         piece.file.path: inner(client.store(piece.store)).archive(piece.space).table for piece in cold if piece.file
     }
-    return Plan(planned, cold, tables, entries)
+    return ReadPlan(planned, cold, tables, entries)
 
 
-def frame_of(spark: SparkSession, given: dict[str, str], planned: Plan) -> DataFrame:
+def frame_of(spark: SparkSession, given: dict[str, str], planned: ReadPlan) -> DataFrame:
     """The planned read as a frame; `given`: the options of the source."""
     options = parse(given)
     tests, tables = tests_of(options), planned.tables
@@ -174,10 +174,10 @@ def _text(spark: SparkSession, bound: str | int | datetime | bytes) -> str:
     return bound.isoformat()
 
 
-def _groups(cold: list[Piece]) -> list[list[Piece]]:
+def _groups(cold: list[TaskShare]) -> list[list[TaskShare]]:
     """Pieces that one scan reads: the whole files of all spaces, each one that must be cut, and the parts of one file
     that is shared by partitions."""
-    groups: dict[Any, list[Piece]] = {}
+    groups: dict[Any, list[TaskShare]] = {}
     whole = Counter(_place(piece) for piece in cold if _whole(piece))
     for piece in cold:
         key: Any = None
@@ -192,12 +192,12 @@ def _groups(cold: list[Piece]) -> list[list[Piece]]:
     return list(groups.values())
 
 
-def _place(piece: Piece) -> tuple[Any, ...]:
+def _place(piece: TaskShare) -> tuple[Any, ...]:
     """The path of a piece's file. Pieces of several partitions may share a file."""
     return piece.store, piece.space, piece.file and piece.file.path
 
 
-def _whole(piece: Piece) -> bool:
+def _whole(piece: TaskShare) -> bool:
     """True if all rows of the partition in the file are wanted."""
     file = piece.file
     return file is not None and (piece.first, piece.last) == file.numbers and not piece.skip and not piece.stop
@@ -255,7 +255,7 @@ def _tail(path: str) -> str:
 
 
 def _parquet(
-    spark: SparkSession, tables: dict[str, Table], group: list[Piece], options: Options, tests: Sequence[Predicate]
+    spark: SparkSession, tables: dict[str, Table], group: list[TaskShare], options: Options, tests: Sequence[Predicate]
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -289,7 +289,7 @@ def _owner(path: str) -> str:
     return "/".join(path.split("/")[-3:-1])
 
 
-def _cut(piece: Piece, file: File) -> Column:
+def _cut(piece: TaskShare, file: File) -> Column:
     """A condition that holds for the rows of `file` that belong to the piece."""
     from pyspark.sql import functions as F
 

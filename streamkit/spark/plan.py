@@ -23,8 +23,8 @@ from ..store import Store, inner
 from .options import LATEST, Options
 
 __all__ = [
-    "Piece",
     "Span",
+    "TaskShare",
     "begin_of",
     "entries_until",
     "limited",
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class TaskShare:
     """The share of one task: transactions first..last of a partition, from a file of the archive or from the log.
 
     `skip` and `stop` are those of Span.
@@ -171,10 +171,10 @@ def _end_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]
     return (partition.ask(first_at, bound + 1, 1, end) - 1 if bound else end), 0
 
 
-def pieces(client: Client, options: Options, planned: list[Span]) -> list[Piece]:
+def pieces(client: Client, options: Options, planned: list[Span]) -> list[TaskShare]:
     """The tasks of `planned`; those of the archive first. The client is new, or has planned them itself."""
-    cold: list[Piece] = []
-    hot: list[Piece] = []
+    cold: list[TaskShare] = []
+    hot: list[TaskShare] = []
     for span in planned:
         if span.first > span.last:
             continue
@@ -231,8 +231,8 @@ def _is_whole(path: str, size: int) -> bool:
         return False
 
 
-def _piece(span: Span, first: int, last: int, rows: int, file: File | None = None) -> Piece:
-    return Piece(
+def _piece(span: Span, first: int, last: int, rows: int, file: File | None = None) -> TaskShare:
+    return TaskShare(
         span.store,
         span.space,
         span.partition,
@@ -246,9 +246,9 @@ def _piece(span: Span, first: int, last: int, rows: int, file: File | None = Non
     )
 
 
-def packed(pieces: Sequence[Piece], rows: int) -> list[tuple[Piece, ...]]:
+def packed(pieces: Sequence[TaskShare], rows: int) -> list[tuple[TaskShare, ...]]:
     """Pack pieces into tasks of about so many rows: one task for each small piece would cost more."""
-    found: list[list[Piece]] = []
+    found: list[list[TaskShare]] = []
     size = 0
     for piece in pieces:
         # Archive and log are read differently, and take different times.
@@ -314,7 +314,7 @@ def reaching(begin: int, end: int, entries: int, until: Callable[[int], int]) ->
     return low
 
 
-def _ranges(partition: Partition, span: Span, first: int, split: int, last: int) -> Iterator[Piece]:
+def _ranges(partition: Partition, span: Span, first: int, split: int, last: int) -> Iterator[TaskShare]:
     """Ranges of transactions first..last of about `split` entries, as far as the log can tell cheaply."""
     begin, end = partition.header(first), partition.header(last)
     entries = end.position + end.count - begin.position if begin and end else 0

@@ -20,7 +20,7 @@ from ..store import inner
 from .filters import Predicate, arrow_filter, groups_that_may
 from .options import Options
 from .overtaken import FilesReplaced, replaced
-from .plan import Piece
+from .plan import TaskShare
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ def loss_error(message: str) -> PermanentError:
 _clients: dict[tuple[str, str | None], Client] = {}
 
 
-def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
+def read_pieces(pieces: Sequence[TaskShare], options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
     """A task's pieces, without the entries that were removed from their spaces by now.
 
     A Python worker runs many tasks: it keeps its client, and opens it again where that does not work any more. The task
@@ -84,7 +84,7 @@ def read_pieces(pieces: Sequence[Piece], options: Options, tests: Sequence[Predi
 
 
 def _read(
-    piece: Piece, options: Options, tests: Sequence[Predicate], looked: dict[tuple[UUID, str, int], Partition]
+    piece: TaskShare, options: Options, tests: Sequence[Predicate], looked: dict[tuple[UUID, str, int], Partition]
 ) -> Iterator[pa.RecordBatch]:
     partition = looked.get(piece.owner)
     if partition is None:
@@ -100,7 +100,7 @@ def _forget(options: Options) -> None:
         client.close()
 
 
-def _partition(piece: Piece, options: Options) -> Partition:
+def _partition(piece: TaskShare, options: Options) -> Partition:
     """The partition of a piece, refreshed. PermanentError if its space is not the one of the plan.
 
     A new client reads the head and the log after it. A client that knows the partition reads its head, because the
@@ -130,7 +130,9 @@ def _partition(piece: Piece, options: Options) -> Partition:
     )
 
 
-def _cold(piece: Piece, partition: Partition, options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
+def _cold(
+    piece: TaskShare, partition: Partition, options: Options, tests: Sequence[Predicate]
+) -> Iterator[pa.RecordBatch]:
     """A file's rows. If entries of the file were removed since the read was planned, the reader of entries reads them:
     it knows which ones are left."""
     import pyarrow as pa
@@ -185,7 +187,9 @@ def _batch_as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
     return as_ours(pa.Table.from_batches([batch]), large=False).combine_chunks().to_batches()[0]
 
 
-def _hot(piece: Piece, partition: Partition, options: Options, tests: Sequence[Predicate]) -> Iterator[pa.RecordBatch]:
+def _hot(
+    piece: TaskShare, partition: Partition, options: Options, tests: Sequence[Predicate]
+) -> Iterator[pa.RecordBatch]:
     wanted = arrow_schema(options.columns)
     kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []
@@ -200,7 +204,7 @@ def _hot(piece: Piece, partition: Partition, options: Options, tests: Sequence[P
         yield from _batch(piece, gathered, wanted, kept.expression, kept.columns)
 
 
-def _planned(piece: Piece, partition: Partition, options: Options) -> Iterator[Batch]:
+def _planned(piece: TaskShare, partition: Partition, options: Options) -> Iterator[Batch]:
     """The piece's transactions. PermanentError where a stream was to read some that were removed since."""
     strict = piece.named and options.fail_on_loss
     bounds = Bounds(gaps="raise" if strict else "skip")
@@ -211,7 +215,7 @@ def _planned(piece: Piece, partition: Partition, options: Options) -> Iterator[B
         raise loss_error(loss(piece.store, piece.space, what)) from error
 
 
-def _up_to(piece: Piece, batches: Iterator[Batch]) -> Iterator[Batch]:
+def _up_to(piece: TaskShare, batches: Iterator[Batch]) -> Iterator[Batch]:
     """The batches, with the last transaction cut off where the piece stops."""
     for batch in batches:
         if not piece.stop or batch.number < piece.last:
@@ -224,7 +228,7 @@ def _up_to(piece: Piece, batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _batch(
-    piece: Piece, batches: Sequence[Batch], wanted: pa.Schema, kept: Any, needed: Sequence[str]
+    piece: TaskShare, batches: Sequence[Batch], wanted: pa.Schema, kept: Any, needed: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 
 from .filters import may_hold, tests_of
 from .options import Options, parse, schema, table_options
-from .plan import Piece, Span, packed, pieces, spans
+from .plan import Span, TaskShare, packed, pieces, spans
 from .rows import arrow_schema, read_pieces
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _TABLE = "streamkit"
 
 
 class Task(InputPartition):
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: TaskShare) -> None:
         self.piece = piece
 
 
@@ -38,7 +38,7 @@ class PackedTask(InputPartition):
     """A task of a batch read: several small pieces, one after the other. A stream's tasks follow from the data
     instead."""
 
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+    def __init__(self, pieces: tuple[TaskShare, ...]) -> None:
         self.pieces = pieces
 
 

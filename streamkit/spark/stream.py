@@ -21,7 +21,7 @@ from ..log.visible import floor_of, number_gap, raises
 from ..warn import warn
 from .filters import tests_of
 from .options import Options
-from .plan import Piece, begin_of, entries_until, partitions_of, reaching
+from .plan import TaskShare, begin_of, entries_until, partitions_of, reaching
 from .rows import loss, loss_error, read_pieces, removed
 from .source import Task
 from .stream_offset import SpaceOffset, StreamOffset, decode, encode
@@ -179,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _pieces(
         self, key: Key, partition: Partition, begin: int, skip: int, end: int, rows: int, named: bool
-    ) -> Iterator[Piece]:
+    ) -> Iterator[TaskShare]:
         """Ranges of transactions begin+1..end of about `rows` entries each. `named`: nothing may be missing of them."""
         store, space = key
         low = self.options.first if isinstance(self.options.first, int) else 0
@@ -201,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if part < parts:
                 number = self._reaching(partition, begin, end, before + count * part // parts)
             if number > begin:
-                yield Piece(
+                yield TaskShare(
                     store,
                     space,
                     partition.partition,

@@ -54,7 +54,7 @@ def encode(offset: StreamOffset) -> dict[str, Any]:
     return {"version": _VERSION, "rows": offset.rows, **named, "spaces": spaces}
 
 
-class _Place(msgspec.Struct):
+class _SpaceOffset(msgspec.Struct):
     """A space of an offset, as it is stored."""
 
     incarnation: str
@@ -65,7 +65,7 @@ class _Stored(msgspec.Struct):
     """An offset of version 2, as it is stored."""
 
     rows: int
-    spaces: dict[str, _Place]
+    spaces: dict[str, _SpaceOffset]
     named: bool = False
 
 

@@ -14,7 +14,7 @@ from ..errors import CorruptData, PermanentError, StreamkitError, TransientError
 from ..gaps import Gap
 from ..model import Entry
 from ..removing.erasures import begins_late, erased_since, has_erasures, seen_by
-from ..run.reading import Removed, SpacePosition, after, chunks, is_loss
+from ..run.reading import RemovedEntries, SpacePosition, after, chunks, is_loss
 from ..store import Store
 from ..warn import warn
 from .database import (
@@ -125,7 +125,7 @@ class Build:
         self._check_complete(began, ())
         return True
 
-    def _check_complete(self, began: Sequence[str], gaps: Sequence[Removed]) -> None:
+    def _check_complete(self, began: Sequence[str], gaps: Sequence[RemovedEntries]) -> None:
         """`began`: spaces that were read from their beginning."""
         if self.state.complete and (
             any(map(is_loss, gaps)) or any(begins_late(self._definition.store, space) for space in began)
@@ -217,7 +217,7 @@ class Build:
                 self._told = now
         return gaps
 
-    def erase(self, gaps: Sequence[Removed], *, all: bool = False) -> bool:
+    def erase(self, gaps: Sequence[RemovedEntries], *, all: bool = False) -> bool:
         """Have the view remove the rows that it made of entries that are gone; False if it cannot.
 
         `all`: the gaps are those that `pending_erasures` gave. The file is not clean then: `cleaned` makes one that is.
@@ -242,7 +242,7 @@ class Build:
         self.state, self._told = changed, told
         return True
 
-    def _without_reasons(self, gaps: Sequence[Removed]) -> State:
+    def _without_reasons(self, gaps: Sequence[RemovedEntries]) -> State:
         """The state without errors that name removed entries, because their text may quote the entries."""
         state = self.state
         for gap in gaps:
@@ -321,7 +321,7 @@ def is_clean(store: Store, state: State) -> bool:
     return state.clean or not any(has_erasures(store, space) for space in state.spaces)
 
 
-def _is_in(failure: ViewFailure | None, gap: Removed) -> bool:
+def _is_in(failure: ViewFailure | None, gap: RemovedEntries) -> bool:
     if failure is None or (failure.space, failure.segment) != (gap.space, gap.segment):
         return False
     return gap.first_sequence <= failure.sequence <= gap.last_sequence

@@ -14,7 +14,7 @@ from ..arguments import check_type
 from ..errors import PermanentError, Unavailable
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
-from ..run.reading import Removed
+from ..run.reading import RemovedEntries
 from .database import FOREIGN, refused
 from .view import View
 
@@ -122,7 +122,7 @@ class EntryView(View):
         db: sqlite3.Connection = self._opened.db
         return db
 
-    def _erase(self, db: sqlite3.Connection, gap: Removed, *beside: str) -> None:
+    def _erase(self, db: sqlite3.Connection, gap: RemovedEntries, *beside: str) -> None:
         """Delete the entries of a gap, and the rows that name them in the tables `beside`, as "table.column"."""
         chosen = "select id from entries where space = ? and sequence between ? and ?"
         parameters: list[Any] = [gap.space, gap.first_sequence, gap.last_sequence]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..arguments import check_function
 from ..model import Entry
-from ..run.reading import Removed
+from ..run.reading import RemovedEntries
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 from .keys import end_of_prefix, loaded, stored, stored_prefix, values
 
@@ -42,7 +42,7 @@ class Index(EntryView):
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
 
-    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
         """Delete the entries of a gap."""
         self._erase(db, gap, "keys.id")
 

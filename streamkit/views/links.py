@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..arguments import check_function, check_type
 from ..model import Entry
-from ..run.reading import Removed
+from ..run.reading import RemovedEntries
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 
 __all__ = ["Links"]
@@ -36,7 +36,7 @@ class Links(EntryView):
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
 
-    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
         """Delete the entries of a gap."""
         self._erase(db, gap, "links.id")
 

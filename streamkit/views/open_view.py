@@ -24,7 +24,7 @@ from ..errors import (
 from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..names import check_name
-from ..run.reading import Removed, SpacePosition, decode_offset, is_behind, reached, same_space, seconds_behind
+from ..run.reading import RemovedEntries, SpacePosition, decode_offset, is_behind, reached, same_space, seconds_behind
 from ..run.rounds import Stop, check_stop, run_rounds
 from ..store import Store, inner
 from ..warn import warn
@@ -275,7 +275,7 @@ class OpenView:
         if gaps is not None:
             self._take_out(build, gaps, all=True)
 
-    def _take_out(self, build: Build, gaps: Sequence[Removed], *, all: bool = False) -> Build | None:
+    def _take_out(self, build: Build, gaps: Sequence[RemovedEntries], *, all: bool = False) -> Build | None:
         """Erase `gaps` from a build, write it without its free space, and return the build that replaces it. None if
         the view has to be rebuilt.
 
@@ -423,7 +423,7 @@ class OpenView:
             pause = min(pause * 2, _LONGEST_PAUSE)
         return self.status()
 
-    def erase(self, gap: Removed) -> None:
+    def erase(self, gap: RemovedEntries) -> None:
         """Remove the traces of erased entries from the view now: `gap` names the entries.
 
         The view's own `erase(db, gap)` deletes them, and the database is rewritten without its free space. A view

@@ -11,7 +11,7 @@ import msgspec
 
 from ..arguments import check_several, check_type
 from ..model import Entry
-from ..run.reading import Removed
+from ..run.reading import RemovedEntries
 from .conditions import Column, extract, json_path
 from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
 
@@ -49,7 +49,7 @@ class Query(EntryView):
         self._missing = {at: path for at, path in enumerate(self._paths) if f"path_{at}" not in found}
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
 
-    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
         """Delete the entries of a gap."""
         self._erase(db, gap)
 

@@ -11,7 +11,7 @@ from typing import Literal
 from ..arguments import check_choice, check_function, check_type
 from ..errors import MissingDependency, PermanentError
 from ..model import Entry
-from ..run.reading import Removed
+from ..run.reading import RemovedEntries
 from .database import FOREIGN
 from .entries import COLUMNS, DEFINITION, EntryView, Row, decode, encode, limited, placeholders
 
@@ -51,7 +51,7 @@ class Search(EntryView):
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
 
-    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
         """Delete the entries of a gap."""
         self._erase(db, gap, "words.rowid")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..arguments import check_count, check_function
 from ..model import Entry
-from ..run.reading import Removed
+from ..run.reading import RemovedEntries
 from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, placeholders
 
 __all__ = ["Vectors"]
@@ -43,7 +43,7 @@ class Vectors(EntryView):
     def load(self, db: sqlite3.Connection) -> None:
         self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
 
-    def erase(self, db: sqlite3.Connection, gap: Removed) -> None:
+    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
         """Delete the entries of a gap."""
         self._erase(db, gap, "vectors.id")
 

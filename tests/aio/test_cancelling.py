@@ -19,7 +19,7 @@ from harness.held_store import HeldStore, held_store
 from streamkit import Record
 from streamkit.aio import AsyncStore
 from streamkit.aio.workers import Workers
-from streamkit.aio.writing import Lane
+from streamkit.aio.writing import CommitQueue
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, Unavailable
 from streamkit.log import plan
@@ -378,15 +378,15 @@ async def test_a_wake_up_that_is_lost_is_made_up_for(memory: AsyncSubject, monke
 async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is interrupted while it does leaves the pool locked, and the loop waits for that for ever."""
     asked: list[int] = []
-    lanes: list[Lane] = []
-    start, drive, committed = Workers.start, Lane.drive, Committer.drive
+    lanes: list[CommitQueue] = []
+    start, drive, committed = Workers.start, CommitQueue.drive, Committer.drive
     more = iter(range(3))
 
     def noted(self: Workers, work: Callable[[], object]) -> None:
         asked.append(threading.get_ident())
         start(self, work)
 
-    def driven(self: Lane) -> None:
+    def driven(self: CommitQueue) -> None:
         lanes.append(self)
         drive(self)
 
@@ -398,7 +398,7 @@ async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, mon
     async with memory.store() as store:
         await store.produce("s", "a", [Record(b"begun")])
         monkeypatch.setattr(Workers, "start", noted)
-        monkeypatch.setattr(Lane, "drive", driven)
+        monkeypatch.setattr(CommitQueue, "drive", driven)
         monkeypatch.setattr(Committer, "drive", busy)
         for number in range(5):
             await store.produce("s", "a", [Record(b"%d" % number)])
@@ -408,17 +408,17 @@ async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, mon
 
 def interrupted_once(monkeypatch: pytest.MonkeyPatch, cut: Cut) -> None:
     """The next thread that drives is cut."""
-    drive = Lane._drive
+    drive = CommitQueue._drive
     armed = [cut]
 
-    def driven(lane: Lane) -> None:
+    def driven(lane: CommitQueue) -> None:
         if armed:
             with armed.pop():
                 drive(lane)
         else:
             drive(lane)
 
-    monkeypatch.setattr(Lane, "_drive", driven)
+    monkeypatch.setattr(CommitQueue, "_drive", driven)
 
 
 @pytest.mark.parametrize("kind", KINDS)

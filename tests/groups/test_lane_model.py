@@ -14,15 +14,15 @@ from streamkit.groups.decide import behind, claim, give_up, lone_is_due
 from streamkit.groups.events import (
     Acked,
     Added,
-    Block,
-    Cursor,
     Died,
     Doubted,
+    EntryBlock,
     Extended,
     LaneBatch,
     Redriven,
     Released,
     Reset,
+    StreamCursor,
     Vanished,
 )
 from streamkit.groups.lane import LaneState
@@ -84,7 +84,13 @@ class LaneModel(RuleBasedStateMachine):
         if self.keyed:
             priority = 0
         self.write(
-            Added([Block(self.next, len(keys), 0, Cursor(self.next, 1), self.epoch, priority, bucket, told, ready)])
+            Added(
+                [
+                    EntryBlock(
+                        self.next, len(keys), 0, StreamCursor(self.next, 1), self.epoch, priority, bucket, told, ready
+                    )
+                ]
+            )
         )
         for at, key in enumerate(keys):
             ticket = Ticket(key, priority)

@@ -13,7 +13,7 @@ from fix_stores import Subject
 
 from streamkit import Client, CorruptData, Entry, Record, Store, Unavailable, UnsupportedVersion
 from streamkit.groups import Consumer, Group
-from streamkit.groups.events import Added, Block, Claimed, Cursor, LaneBatch
+from streamkit.groups.events import Added, Claimed, EntryBlock, LaneBatch, StreamCursor
 from streamkit.groups.lane import LaneState
 from streamkit.places import entries_after
 from streamkit.store import append_expected
@@ -181,7 +181,7 @@ def test_a_record_that_cannot_be_read_is_corrupt_data(subject: Subject, kind: st
 def test_a_snapshot_and_records_of_the_release_before_are_read() -> None:
     """A snapshot without the fields that later releases added."""
     state = LaneState()
-    block = Block(0, 4, 0, Cursor(0, 1), 1)
+    block = EntryBlock(0, 4, 0, StreamCursor(0, 1), 1)
     state.apply(LaneBatch(1, b"", [Added([block]), Claimed("a", 1, 10, [(0, 3)], [])]))
     old = msgspec.msgpack.encode(msgspec.msgpack.decode(state.save())[:15])
     read = LaneState()

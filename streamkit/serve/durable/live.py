@@ -18,7 +18,7 @@ from .state import State, has_state, is_data, offset_text, state_of
 
 if TYPE_CHECKING:
     from ..request import Request
-    from ..ring import Batch, Ring
+    from ..ring import EncodedBatch, Ring
     from ..streams import OpenStream
     from .streams import Streams
 
@@ -117,7 +117,7 @@ class _Connection:
         self.ended = state.closed and page.at_tail
         return (_data(state, page) if page.messages else b"") + _control(state, page, self.cursor)
 
-    def batch(self, batch: Batch) -> bytes | None:
+    def batch(self, batch: EncodedBatch) -> bytes | None:
         """The events of the stream's entries in a batch of the ring. None if the store has to be read again."""
         items = batch.by_segment.get(self.segment)
         if items is None:

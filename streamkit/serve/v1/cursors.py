@@ -14,7 +14,7 @@ from ...log.offsets import Offset
 from ...model import Entry
 from ...store import Store
 from ..encoding import entry_line
-from ..ring import Batch, Item, last_entry, place_of
+from ..ring import EncodedBatch, Item, last_entry, place_of
 from ..sse import event
 from .composite import cursor_text
 from .parameters import Reading
@@ -86,7 +86,7 @@ class SegmentCursor:
         self._after = max(map(_sequence, items))
         return _events(items, str(self._after))
 
-    def batch(self, at: int, batch: Batch) -> bytes:
+    def batch(self, at: int, batch: EncodedBatch) -> bytes:
         items = batch.by_segment.get(self.segment)
         if items is None:
             return b""
@@ -151,14 +151,14 @@ class SpaceCursor:
         )
         return _page(entries)
 
-    def batch(self, at: int, batch: Batch) -> bytes:
+    def batch(self, at: int, batch: EncodedBatch) -> bytes:
         items = self.fresh(batch)
         last = batch.last
         if items is batch.items and self._last is last is not None:
             return batch.frame(None, items, lambda items: _events(items, last.space_offset.hex()))
         return _events(items, self.offset.hex())
 
-    def fresh(self, batch: Batch) -> list[Item]:
+    def fresh(self, batch: EncodedBatch) -> list[Item]:
         """Return the items of a batch that were not given yet, and move behind the batch."""
         last, first = batch.last, batch.first
         if last is None or first is None:
@@ -233,7 +233,7 @@ class SeveralCursor:
         ]
         return _events(told, self.text)
 
-    def batch(self, at: int, batch: Batch) -> bytes:
+    def batch(self, at: int, batch: EncodedBatch) -> bytes:
         return self._events(self._cursors[self._spaces[at]].fresh(batch))
 
     def caught_up(self) -> bytes:

@@ -13,7 +13,7 @@ from ...errors import StreamkitError
 from ...log.partition import Partition
 from ...log.visible import floor_of
 from ...store import Store
-from ..native import Plan, frame_of, plan
+from ..native import ReadPlan, frame_of, plan
 from ..options import parse
 from ..overtaken import planned_again
 from ..plan import partitions_of
@@ -57,7 +57,7 @@ def _together(
 ) -> tuple[DataFrame, list[tuple[str, str, str, str]], list[str]]:
     """The spaces' entries in one frame, which costs less than several; the unreadable spaces; the spaces with
     removals."""
-    whole, failed, thinned = Plan([], [], {}, set()), [], []
+    whole, failed, thinned = ReadPlan([], [], {}, set()), [], []
     given = {"url": url, "columns": ",".join(_COLUMNS), **({"archive": archive} if archive else {})}
     register(spark)
     with connect(url, archive=archive) as client:
