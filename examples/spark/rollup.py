@@ -11,6 +11,10 @@ The executors write rows as Parquet files into the table's directory. The driver
 one commit. A file that no commit names, of a task or a job that failed, is not there, and `vacuum` removes it.
 
 The program is one file, so `spark-submit rollup.py …` needs no other file.
+
+It plans ranges of transactions with parts of streamkit's own data source: `plan`, `options`, `typed`, `versions` and
+`jobs.command` of `streamkit.spark`. They may change with any release, and the public data source does not tell which
+transactions a frame holds, as an exactly-once output must know. So pin streamkit's version if you copy this program.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "Output", "RollupReport", "job", "roll_up"]
 
 # Executors do not have this file: they get its functions with each task, also if a program imports it.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 BATCH = 50_000_000
 _naming = threading.Lock()
