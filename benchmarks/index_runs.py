@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from uuid import uuid4
 
 from streamkit.backend import ABSENT, Backend
 from streamkit.index.block_cache import BlockCache
 from streamkit.index.compaction import Expiry
-from streamkit.index.merge import build_files, merge_step
+from streamkit.index.merge import FILE_BYTES, merge_step
+from streamkit.index.run_format import SectionBuilder
 from streamkit.index.runs import Runs
 from streamkit.log.index_rows import encode_index_row
 from streamkit.log.keys import data_key, data_range, run_key, segment_key
-from streamkit.log.manifest import Manifest, Merge, Run
+from streamkit.log.manifest import Manifest, Merge, Run, RunFile
 from streamkit.log.rows import DataRow, Piece, SegmentRow
 from streamkit_memory.driver import MemoryDriver
 
@@ -50,11 +51,22 @@ def rows_of(segments: Iterable[int], number: int, frame: int) -> Rows:
     return rows
 
 
+def build_files(keys: list[bytes], values: list[bytes]) -> Iterator[tuple[bytes, RunFile]]:
+    """Rows as the files of a run."""
+    at = 0
+    while at < len(keys):
+        builder = SectionBuilder(os.urandom(16), _SEED)
+        while at < len(keys) and builder.size < FILE_BYTES:
+            builder.add(keys[at : at + 512], values[at : at + 512])
+            at += 512
+        yield builder.finish()
+
+
 def put(backend: Backend, rows: Rows, number: int) -> Run:
     keys = sorted(rows)
     files = [
         file.stored(backend.put(_PARTITION, run_key(file.id), data, ABSENT))
-        for data, file in build_files(keys, [rows[key] for key in keys], lambda: os.urandom(16), _SEED)
+        for data, file in build_files(keys, [rows[key] for key in keys])
     ]
     return Run(number, number, 0, tuple(files))
 
@@ -69,7 +81,7 @@ def build(frame: int) -> None:
     values = [rows[key] for key in keys]
 
     def work() -> int:
-        for _ in build_files(keys, values, lambda: os.urandom(16), _SEED):
+        for _ in build_files(keys, values):
             pass
         return len(keys)
 

@@ -9,7 +9,7 @@ the head, and the other's file is an orphan.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 import msgspec
@@ -25,10 +25,8 @@ __all__ = [
     "FILE_BYTES",
     "MergeStep",
     "after_inline",
-    "build_files",
     "joined",
     "level_of",
-    "merge_debt",
     "merge_inline",
     "merge_step",
     "next_merge",
@@ -115,13 +113,6 @@ def next_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | No
     if planned is not None:
         due.append(planned)
     return min(due, key=lambda merge: _left(manifest, merge), default=None)
-
-
-def merge_debt(manifest: Manifest) -> int:
-    """About how many bytes are to be merged now: an upkeep does some of it, `maintain` all."""
-    planned = plan_merge(manifest)
-    due = (*manifest.merges, planned) if planned is not None else manifest.merges
-    return sum(_left(manifest, merge) for merge in due)
 
 
 def _left(manifest: Manifest, merge: Merge) -> int:
@@ -250,7 +241,7 @@ def _fill(builder: SectionBuilder, chunks: Iterator[Chunk], target: int) -> byte
 
 
 def merge_inline(inline: Block | None, rows: Mapping[bytes, bytes], rules: Rules | None = None) -> Chunk:
-    """The rows of the inline run and the newer `rows` in key order, for `encode_inline` or `build_files`."""
+    """The rows of the inline run and the newer `rows` in key order, for `encode_inline`."""
     keys = sorted(rows)
     return joined(after_inline(inline, [(keys, [rows[key] for key in keys])], rules))
 
@@ -278,16 +269,3 @@ def joined(chunks: Iterable[Chunk]) -> Chunk:
     """All rows of `chunks` together."""
     parts = list(chunks)
     return [key for keys, _ in parts for key in keys], [value for _, values in parts for value in values]
-
-
-def build_files(
-    keys: Sequence[bytes], values: Sequence[bytes], new_id: Callable[[], bytes], seed: int, limit: int = FILE_BYTES
-) -> Iterator[tuple[bytes, RunFile]]:
-    """Rows, whose keys ascend, as the files of a run, each of about `limit` bytes at most and without its etag."""
-    at = 0
-    while at < len(keys):
-        builder = SectionBuilder(new_id(), seed)
-        while at < len(keys) and builder.size < limit:
-            builder.add(keys[at : at + _SLICE], values[at : at + _SLICE])
-            at += _SLICE
-        yield builder.finish()

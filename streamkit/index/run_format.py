@@ -40,7 +40,6 @@ __all__ = [
     "Block",
     "SectionBuilder",
     "Tail",
-    "build_section",
     "decode_block",
     "decode_inline",
     "decode_section",
@@ -426,13 +425,6 @@ def _with_tail(
     data.write(more)
     data.truncate()
     return data.getvalue(), RunFile(id, "", 0, length, len(tail), firsts[0], last, rows)
-
-
-def build_section(id: bytes, seed: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, RunFile]:
-    """A section of all of these rows, whose keys ascend, and its entry of the manifest without an etag."""
-    builder = SectionBuilder(id, seed)
-    builder.add(keys, values)
-    return builder.finish()
 
 
 def decode_section(data: bytes, file: RunFile, seed: int) -> tuple[list[bytes], list[bytes]]:

@@ -157,12 +157,6 @@ def _check_foreign(request: Request) -> None:
         raise Problem("forbidden", "a page of another site may not change anything here; allow it with --allow-origin")
 
 
-def _check_host(request: Request, hosts: frozenset[str]) -> None:
-    """Raise a Problem unless the request is for one of `hosts`: a page of another site may have its name lead here."""
-    if not _is_served(request.header(b"host") or b"", hosts):
-        raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
-
-
 @lru_cache(64)
 def _is_served(header: bytes, hosts: frozenset[str]) -> bool:
     host = header.decode("latin-1").lower()

@@ -40,7 +40,6 @@ MESSAGING_CLIENT = "messaging.client.id"
 MESSAGING_OPERATION = "messaging.operation.name"
 MESSAGING_TYPE = "messaging.operation.type"
 MESSAGING_BATCH = "messaging.batch.message_count"
-MESSAGING_MESSAGE = "messaging.message.id"
 
 STORE = "streamkit.store.id"
 ATTEMPT = "streamkit.delivery.attempt"

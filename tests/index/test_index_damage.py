@@ -20,10 +20,11 @@ from msgspec import structs
 import streamkit
 from harness.codecs import CODECS, using
 from harness.cramped import CLEAR, cramped
+from harness.sections import build_section
 from streamkit import Client, CorruptData, Record, Store, StreamkitError, Unavailable, UnsupportedVersion
 from streamkit.backend import Backend, Driver, Range
 from streamkit.index import upkeep
-from streamkit.index.run_format import build_section, decode_section
+from streamkit.index.run_format import decode_section
 from streamkit.index.upkeep import bring_forward
 from streamkit.log import policy
 from streamkit.log.keys import HEAD, data_range, partition_key, run_key

@@ -27,6 +27,7 @@ from harness.run_rows import (
     runs_of,
     segment_row,
 )
+from harness.sections import build_files
 from streamkit.backend import Backend
 from streamkit.errors import CorruptData
 from streamkit.index import merge as merging
@@ -35,9 +36,7 @@ from streamkit.index.block_cache import BlockCache
 from streamkit.index.compaction import PIECES, ROW_BYTES, Expiry, Rules, compact
 from streamkit.index.merge import (
     FANOUT,
-    build_files,
     level_of,
-    merge_debt,
     merge_inline,
     merge_step,
     next_merge,
@@ -245,7 +244,6 @@ def test_what_is_being_merged_is_no_input_of_another_merge() -> None:
     manifest = msgspec.structs.replace(manifest, merges=(Merge(1, 8, (), b"x"),))
     assert plan_merge(manifest) is None
     assert next_merge(manifest) == Merge(1, 8, (), b"x")
-    assert merge_debt(manifest) == 8 * small
     manifest = of_sizes(*[small] * 8, *[1 << 20] * 8)
     manifest = msgspec.structs.replace(manifest, merges=(Merge(1, 8, (), b"x"),))
     assert plan_merge(manifest) == Merge(9, 16)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.run_rows import SEED, data_row, key_row, segment_row
+from harness.sections import build_section
 from streamkit.errors import CorruptData, UnsupportedVersion
 from streamkit.index import subject_filter
 from streamkit.index.run_format import (
     BLOCK_BYTES,
     SectionBuilder,
-    build_section,
     decode_block,
     decode_inline,
     decode_section,

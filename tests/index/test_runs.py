@@ -21,11 +21,12 @@ from harness.run_rows import (
     runs_of,
     segment_row,
 )
+from harness.sections import build_section
 from streamkit.backend import Backend
 from streamkit.errors import CorruptData
 from streamkit.index import run_format
 from streamkit.index.block_cache import BlockCache
-from streamkit.index.run_format import build_section, encode_inline
+from streamkit.index.run_format import encode_inline
 from streamkit.index.runs import Runs
 from streamkit.log.keys import DATA, KEYS, SEGMENTS, data_range, idempotency_key, run_key, segment_key
 from streamkit.log.manifest import Manifest, Run, RunGone

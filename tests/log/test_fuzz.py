@@ -29,10 +29,11 @@ import streamkit_local
 import streamkit_memory
 import streamkit_s3
 from harness.mutations import HOSTILE, INTERESTING, believable_block, believable_frame, believable_record, mutated
+from harness.sections import build_section
 from streamkit import LexKey
 from streamkit.compression import load_zstd
 from streamkit.errors import CorruptData, InvalidOffset, MissingDependency, PermanentError, UnsupportedVersion
-from streamkit.index.run_format import Block, build_section, decode_block, decode_inline, decode_tail, encode_inline
+from streamkit.index.run_format import Block, decode_block, decode_inline, decode_tail, encode_inline
 from streamkit.log import rows
 from streamkit.log.index_rows import decode_index_row, encode_index_row
 from streamkit.log.keys import HEAD

@@ -22,9 +22,10 @@ from msgspec import structs
 
 from harness.codecs import CODECS, choose, using
 from harness.mutations import HOSTILE, believable_block, believable_frame, believable_record, mutated
+from harness.sections import build_section
 from streamkit import StreamkitError, speed
 from streamkit.compression import compress, decompress, load_zstd
-from streamkit.index.run_format import build_section, decode_block, decode_tail
+from streamkit.index.run_format import decode_block, decode_tail
 from streamkit.log import record_format
 from streamkit.log.index_rows import encode_index_row
 from streamkit.log.keys import data_key, data_range
