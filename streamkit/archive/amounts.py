@@ -212,9 +212,9 @@ class Amounts:
             times = rows["timestamp"].cast("int64").to_numpy() // 1000
             narrow = (rows[name].to_numpy() for name in ("number", "position", "index"))
             parts.append((*narrow, times, sizes))
-        found = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order = np.argsort(found[1])
-        number, position, index, times, sizes = (column[order] for column in found)
+        unsorted = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(unsorted[1])
+        number, position, index, times, sizes = (column[order] for column in unsorted)
         begins = np.flatnonzero(np.concatenate(([True], np.diff(number) != 0)))
         stops = np.concatenate((begins[1:], [len(number)]))
         return _Transactions(

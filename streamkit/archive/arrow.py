@@ -218,34 +218,34 @@ def batches_as_table(batches: Sequence[Batch], columns: Iterable[str]) -> pa.Tab
 
     firsts = [batch.entries[0] for batch in batches]
     shifts = [first.sequence - batch.origin.first_sequence for first, batch in zip(firsts, batches, strict=True)]
-    found: dict[str, pa.Array] = {"number": numbers(batch.number for batch in batches)}
+    columns_made: dict[str, pa.Array] = {"number": numbers(batch.number for batch in batches)}
     pairs = list(zip(batches, shifts, strict=True))
     if "index" in names:
-        found["index"] = numbers((batch.origin.index + shift for batch, shift in pairs), rising=True)
+        columns_made["index"] = numbers((batch.origin.index + shift for batch, shift in pairs), rising=True)
     if "position" in names:
-        found["position"] = numbers((batch.origin.position + shift for batch, shift in pairs), rising=True)
+        columns_made["position"] = numbers((batch.origin.position + shift for batch, shift in pairs), rising=True)
     if "sequence" in names:
-        found["sequence"] = numbers((first.sequence for first in firsts), rising=True)
+        columns_made["sequence"] = numbers((first.sequence for first in firsts), rising=True)
     if "timestamp" in names:
         moments = numbers(batch.timestamp * 1000 for batch in batches)
-        found["timestamp"] = moments.cast(pa.timestamp("us", "UTC"))
+        columns_made["timestamp"] = moments.cast(pa.timestamp("us", "UTC"))
     if "segment" in names:
-        found["segment"] = words([first.segment for first in firsts])
+        columns_made["segment"] = words([first.segment for first in firsts])
     if "trx_id" in names:
-        found["trx_id"] = words([_text(first.trx.raw_id) for first in firsts])
+        columns_made["trx_id"] = words([_text(first.trx.raw_id) for first in firsts])
     if "trx_node" in names:
-        found["trx_node"] = words([_text(first.trx.raw_node) for first in firsts])
+        columns_made["trx_node"] = words([_text(first.trx.raw_node) for first in firsts])
     if "payload" in names:
-        found["payload"] = pa.array([entry.payload for entry in entries], pa.large_binary())
+        columns_made["payload"] = pa.array([entry.payload for entry in entries], pa.large_binary())
     if "metadata" in names:
         kind = schema().field("metadata").type
         metadata = [entry.metadata for entry in entries]
-        found["metadata"] = (
+        columns_made["metadata"] = (
             pa.array([list(data.items()) or None for data in metadata], kind)
             if any(metadata)
             else pa.nulls(len(entries), kind)
         )
-    return pa.table(found)
+    return pa.table(columns_made)
 
 
 def _text(raw: bytes) -> str:
@@ -278,16 +278,16 @@ def _merged(logs: Sequence[Iterator[pa.Table]], names: Sequence[str]) -> Iterato
             heads[at] = head
     while heads:
         times = {at: head["timestamp"].cast("int64").to_numpy() for at, head in heads.items()}
-        if any((np.diff(found) < 0).any() for found in times.values()):
+        if any((np.diff(moments) < 0).any() for moments in times.values()):
             raise CorruptData("timestamps of a partition go backwards: check the store with `streamkit verify`")
         # No later row can come before the end of the head that ends first.
-        end, first = min((int(found[-1]), at) for at, found in times.items())
+        end, first = min((int(moments[-1]), at) for at, moments in times.items())
         parts, order = [], []
-        for at, found in sorted(times.items()):
-            count = int(np.searchsorted(found, end, "right" if at <= first else "left"))
+        for at, moments in sorted(times.items()):
+            count = int(np.searchsorted(moments, end, "right" if at <= first else "left"))
             if count:
                 parts.append(heads[at].slice(0, count))
-                order.append(found[:count])
+                order.append(moments[:count])
                 heads[at] = heads[at].slice(count)
         for at in [at for at, head in heads.items() if not head.num_rows]:
             del heads[at]

@@ -76,13 +76,13 @@ def _compact(
     done, total = 0, sum(len(_paths(task.old)) for task in tasks)
     gone = ""
     here = (rewrite(archive.files, task) for task in tasks)
-    for found in here if spread is None or not tasks else spread(tasks):
-        assert isinstance(found, Rewritten)
-        if found.gone:
-            gone = found.gone
+    for rewritten in here if spread is None or not tasks else spread(tasks):
+        assert isinstance(rewritten, Rewritten)
+        if rewritten.gone:
+            gone = rewritten.gone
             continue
-        _replace(archive.table, found.old, found.new)
-        done += len(_paths(found.old))
+        _replace(archive.table, rewritten.old, rewritten.new)
+        done += len(_paths(rewritten.old))
         if progress is not None:
             progress(done, total)
     if gone:
@@ -140,10 +140,10 @@ def _sorted(rows: pa.Table) -> pa.Table:
 def _replace(table: Table, old: Sequence[File], new: Sequence[File]) -> None:
     paths = _paths(old)
     for _ in range(_TRIES):
-        there = table.snapshot()
-        if there is None or not paths <= there.paths:
+        snapshot = table.snapshot()
+        if snapshot is None or not paths <= snapshot.paths:
             break
-        if table.replace(there.state, old, new):
+        if table.replace(snapshot.state, old, new):
             return
     # Another process replaced them, perhaps an erasure whose entries the new files still hold.
     table.discard(new)
@@ -155,20 +155,20 @@ def scattered_files(archive: Archive, snapshot: Snapshot) -> list[list[File]]:
     A group holds files of another engine and the files that overlap them. An own file that exceeds a reader's memory
     is a group too: earlier releases limited files by their compressed size.
     """
-    found: list[list[File]] = []
+    groups: list[list[File]] = []
     clusters = [cluster for partition in snapshot.partitions for cluster in snapshot.clusters(partition)]
     mixed = _with_scattered(clusters)
     for cluster in clusters:
         if len(cluster) == 1 and cluster[0].ours and cluster[0].path not in mixed:
             if not cluster[0].shared and _is_too_large(archive, cluster[0]):
-                found.append(cluster)
+                groups.append(cluster)
             continue
         paths, group = _paths(cluster), list(cluster)
-        for other in [other for other in found if paths & _paths(other)]:
-            found.remove(other)
+        for other in [other for other in groups if paths & _paths(other)]:
+            groups.remove(other)
             group += other
-        found.append(group)
-    return found
+        groups.append(group)
+    return groups
 
 
 def _with_scattered(clusters: Sequence[Sequence[File]]) -> set[str]:

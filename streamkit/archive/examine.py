@@ -95,9 +95,9 @@ class _Walk:
             except UNDECODABLE as error:
                 self.found(cluster[0].path, f"it cannot be decoded: {error!r}")
                 self._position = -1
-        there = archive.table.entries(snapshot.state, self._partition)
-        if self._position != -1 and self._rows != there:
-            self.found("", f"the table says that it has {there} entries and has {self._rows}")
+        entries = archive.table.entries(snapshot.state, self._partition)
+        if self._position != -1 and self._rows != entries:
+            self.found("", f"the table says that it has {entries} entries and has {self._rows}")
         trimmed = snapshot.trimmed.get(self._partition, TrimmedMark())
         if trimmed.until:
             contents.sparse = True
@@ -125,9 +125,9 @@ class _Walk:
             for at, said in ((at, groups[at]) for at in own):
                 rows = check_rows(source.read_row_group(at, columns=["segment", "sequence"]))
                 ends = [pc.min_max(rows["segment"].cast("string")), pc.min_max(rows["sequence"])]
-                there = tuple(end[name].as_py() for end in ends for name in ("min", "max"))
-                if there != said:
-                    self.found(file.path, f"row group {at} has {there}, and its description says {said}")
+                measured_ends = tuple(end[name].as_py() for end in ends for name in ("min", "max"))
+                if measured_ends != said:
+                    self.found(file.path, f"row group {at} has {measured_ends}, and its description says {said}")
             names = ["partition", "number", "position", "segment", "sequence", "timestamp"]
             rows = check_rows(source.read_row_groups(own, columns=names)).unify_dictionaries()
             actual: dict[str, tuple[Any, Any]] = {}

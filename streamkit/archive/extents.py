@@ -22,13 +22,13 @@ _ROWS = 65_536
 def measure(table: Table, path: str, size: int) -> tuple[File, ...]:
     """The file as one of each partition that it has rows of. A file that streamkit wrote says so itself; of others the
     narrow columns are read, a batch at a time."""
-    found: dict[int, dict[str, Any]] = {}
+    extents: dict[int, dict[str, Any]] = {}
     source = table.open(path, buffer_size=1 << 20, pre_buffer=False)
     if is_own_name(path) and (parts := parts_of(path, size, source.metadata)):
         return tuple(file for file, _ in parts)
     with table.reading(path):
         for batch in source.iter_batches(_ROWS, columns=_COLUMNS):
-            _take(found, batch)
+            _take(extents, batch)
     return tuple(
         File(
             path,
@@ -40,13 +40,13 @@ def measure(table: Table, path: str, size: int) -> tuple[File, ...]:
             part["segment"],
             part["sequence"],
             (part["timestamp"][0] // 1000, part["timestamp"][1] // 1000),
-            len(found) if len(found) > 1 else 0,
+            len(extents) if len(extents) > 1 else 0,
         )
-        for partition, part in sorted(found.items())
+        for partition, part in sorted(extents.items())
     )
 
 
-def _take(found: dict[int, dict[str, Any]], batch: pa.RecordBatch) -> None:
+def _take(extents: dict[int, dict[str, Any]], batch: pa.RecordBatch) -> None:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -54,7 +54,7 @@ def _take(found: dict[int, dict[str, Any]], batch: pa.RecordBatch) -> None:
     rows = as_ours(pa.Table.from_batches([batch]))
     for partition in np.unique(rows["partition"].to_numpy()).tolist():
         some = rows.filter(pc.equal(rows["partition"], partition))
-        part = found.setdefault(partition, {"rows": 0})
+        part = extents.setdefault(partition, {"rows": 0})
         part["rows"] += some.num_rows
         for name in _COLUMNS[1:]:
             values = some[name].cast("int64") if name == "timestamp" else some[name]

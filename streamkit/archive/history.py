@@ -96,20 +96,20 @@ def _advice(table: Table, suspects: Sequence[Commit]) -> str:
 
 def check(table: Table, first: int, last: int, now: Iterable[str]) -> None:
     """Raise CorruptData if others changed rows in versions first..last of the table, whose files are `now`."""
-    found = commits(table, first, last)
-    suspects = [commit for commit in found if not commit.ours and commit.changes]
+    listed = commits(table, first, last)
+    suspects = [commit for commit in listed if not commit.ours and commit.changes]
     if not suspects:
         return
-    there, base, born, archived = set(now), set[str](), set[str](), set[str]()
-    for commit in found:
+    names_now, base, born, archived = set(now), set[str](), set[str](), set[str]()
+    for commit in listed:
         if commit.ours:
             # It builds on a checked version: its removals and rewritten files are right.
             archived |= commit.added
             continue
         base |= commit.removed - born
         born |= commit.added - base
-    left = (base | archived) - there
-    came = (born & there) - archived
+    left = (base | archived) - names_now
+    came = (born & names_now) - archived
     if not left and not came:
         return
     try:
@@ -132,7 +132,7 @@ def _digest(table: Table, paths: Iterable[str]) -> dict[int, tuple[int, int]]:
     import pyarrow as pa
 
     names = schema().names
-    found: dict[int, tuple[int, int]] = {}
+    digests: dict[int, tuple[int, int]] = {}
     for path in sorted(paths):
         try:
             source = table.open(path, buffer_size=8 << 20, pre_buffer=False)
@@ -142,9 +142,9 @@ def _digest(table: Table, paths: Iterable[str]) -> dict[int, tuple[int, int]]:
                     rows = rows.set_column(6, "timestamp", rows["timestamp"].cast("int64"))
                     columns = [column.to_pylist() for column in rows.columns]
                     for row in zip(*columns, strict=True):
-                        count, total = found.get(row[0], (0, 0))
+                        count, total = digests.get(row[0], (0, 0))
                         whole = hash((*row[:-1], tuple(sorted(row[-1] or ()))))
-                        found[row[0]] = (count + 1, (total + whole) & (1 << 64) - 1)
+                        digests[row[0]] = (count + 1, (total + whole) & (1 << 64) - 1)
         except Gone:
             raise _Unknown(f"the file {path} that held them is gone") from None
-    return found
+    return digests

@@ -68,14 +68,14 @@ def joins(files: FileReader, snapshot: Snapshot, apart: Sequence[Sequence[File]]
                 if len(run.files) > 1:
                     yield Join(run.files, [[run.files]])
                 continue
-            target = next((one for one in shared if one.takes(run, target_bytes)), None)
+            target = next((join for join in shared if join.takes(run, target_bytes)), None)
             if target is None:
                 shared.append(target := _Shared())
             target.add(run)
     for some in _connected(shared):
-        old = [file for one in some for run in one.runs for file in run.files]
+        old = [file for join in some for run in join.runs for file in run.files]
         if len({file.path for file in old}) > len(some):
-            yield Join(old, [[run.files for run in one.runs] for one in some])
+            yield Join(old, [[run.files for run in join.runs] for join in some])
 
 
 def _connected(shared: Sequence[_Shared]) -> list[list[_Shared]]:

@@ -83,7 +83,7 @@ def write_shared(table: Table, parts: Iterable[pa.Table]) -> list[File]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink, found = pa.BufferOutputStream(), list[tuple[File, int]]()
+    sink, written = pa.BufferOutputStream(), list[tuple[File, int]]()
     options = {**_OPTIONS, "write_statistics": ["partition", *_OPTIONS["write_statistics"]]}
     with table.mapped():
         writer = None
@@ -92,19 +92,19 @@ def write_shared(table: Table, parts: Iterable[pa.Table]) -> list[File]:
             if writer is None:
                 writer = pq.ParquetWriter(sink, rows.schema, **options)
             file, payload, count = _write_rows(writer, rows.cast(writer.schema))
-            found.append((file._replace(groups=(groups, groups + count)), payload))
+            written.append((file._replace(groups=(groups, groups + count)), payload))
             groups += count
         if writer is None:
             return []
-        found = [(file._replace(shared=len(found)), payload) for file, payload in found]
-        said = msgspec.json.encode(found)
+        written = [(file._replace(shared=len(written)), payload) for file, payload in written]
+        said = msgspec.json.encode(written)
         writer.add_key_value_metadata({_PARTS: f"{crc32(said):08x} {said.decode()}"})
         writer.close()
         data = sink.getvalue()
         unique = f"{secrets.token_hex(6)}-{_digest(data).hexdigest()}"
         path = f"{secrets.randbelow(256):02x}-all-{unique}.parquet"
         table.write(path, data)
-    return [file._replace(path=path, size=data.size) for file, _ in found]
+    return [file._replace(path=path, size=data.size) for file, _ in written]
 
 
 def parts_of(path: str, size: int, footer: Any) -> list[tuple[File, int]]:

@@ -54,18 +54,18 @@ class Archive:
 
     def snapshot(self, partition: int, archived: int) -> Snapshot:
         """A version that holds `partition` up to `archived`."""
-        found = self._snapshot
+        snapshot = self._snapshot
         for fresh in (False, True):
-            if found is None or found.archived.get(partition, 0) < archived:
-                found = self._load(fresh)
-        if found is None:
+            if snapshot is None or snapshot.archived.get(partition, 0) < archived:
+                snapshot = self._load(fresh)
+        if snapshot is None:
             raise self.missing(archived)
-        if found.archived.get(partition, 0) < archived:
+        if snapshot.archived.get(partition, 0) < archived:
             raise Damaged(
-                f"{self.table.url} ends at transaction {found.archived.get(partition, 0)}, but the log says that "
+                f"{self.table.url} ends at transaction {snapshot.archived.get(partition, 0)}, but the log says that "
                 f"transactions up to {archived} of partition {partition} are archived; restore the table"
             )
-        return found
+        return snapshot
 
     def missing(self, archived: int) -> Damaged | Elsewhere:
         """The error to raise if transactions up to `archived` are archived and there is no table."""
@@ -266,20 +266,20 @@ class Archive:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        places, found = [], []
-        for there, rows in self.files.rows_with(file, low, high, COLUMNS, needles.texts):
-            places.append(there)
-            needles.passed += len(there[0]) - (0 if rows is None else rows.num_rows)
+        places, parts = [], []
+        for places_read, rows in self.files.rows_with(file, low, high, COLUMNS, needles.texts):
+            places.append(places_read)
+            needles.passed += len(places_read[0]) - (0 if rows is None else rows.num_rows)
             if rows is not None:
-                found.append(rows)
+                parts.append(rows)
         if places:
             numbers, positions = (np.concatenate(column) for column in zip(*places, strict=True))
             if _order(numbers, positions, snapshot.trimmed[partition].until) is None:
                 raise self._not_once(snapshot, low, high)
-        if not found:
+        if not parts:
             return self.files.empty(file, COLUMNS)
         with self.table.mapped():
-            rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
+            rows = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
             return rows.take(pc.sort_indices(rows["position"]))
 
     def _in_order(self, snapshot: Snapshot, partition: int, rows: pa.Table) -> pa.Table:
@@ -307,15 +307,15 @@ class Archive:
 
         def ask(snapshot: Snapshot) -> int:
             for cluster in snapshot.clusters(view.log.partition):
-                found: list[int] = []
+                numbers: list[int] = []
                 for file in cluster:
                     if file.numbers[0] <= last and file.numbers[1] >= first and file.timestamps[1] >= timestamp:
                         for rows in self.files.narrow(file, ["number", "timestamp"]):
                             rows = rows.filter((pc.field("timestamp") >= moment) & (pc.field("number") >= first))
                             if rows.num_rows:
-                                found.append(pc.min(rows["number"]).as_py())
-                if found:
-                    return min(min(found), last + 1)
+                                numbers.append(pc.min(rows["number"]).as_py())
+                if numbers:
+                    return min(min(numbers), last + 1)
             return last + 1
 
         return self._asked(view.log.partition, last, ask)

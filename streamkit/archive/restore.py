@@ -99,10 +99,10 @@ def restore_space(
     else:
         known = inner(source).look_up(space)[0]
         partitions = known.partitions if known else []
-        logs = [partition_batches(one, (1, 0), one.refresh(), bounds) for one in partitions]
+        logs = [partition_batches(partition, (1, 0), partition.refresh(), bounds) for partition in partitions]
         settings = partitions[0].settings if partitions else Settings()
-        for one in partitions:
-            keys |= {(one.partition, number): key for number, key in _keys_of(one).items()}
+        for partition in partitions:
+            keys |= {(partition.partition, number): key for number, key in _keys_of(partition).items()}
     if not logs:
         what = "archive of a space" if cold else "space"
         raise PermanentError(f"the store {source.id} has no {what} {space!r}")
@@ -123,8 +123,8 @@ def restore_space(
         if progress is not None:
             progress(1, sum(len(batch.entries) for batch in transaction))
     copy.check_end()
-    for one in [] if cold else partitions:
-        copy.go_on(one)
+    for partition in [] if cold else partitions:
+        copy.go_on(partition)
     return RestoreReport(space, copy.transactions, copy.entries, copy.present, copy.keys, copy.keys_left)
 
 

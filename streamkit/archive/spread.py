@@ -181,10 +181,10 @@ class Processes:
                 if not answer.endswith(b"\n"):
                     _close(process.stdin)
                     raise Unavailable(f"a process that wrote files of the space {task.space!r} ended: run it again")
-                found = msgspec.json.decode(answer, type=Wrote | Rewritten | str)
-                if isinstance(found, str):
-                    raise _error(found)
-                done.put(found)
+                result = msgspec.json.decode(answer, type=Wrote | Rewritten | str)
+                if isinstance(result, str):
+                    raise _error(result)
+                done.put(result)
 
 
 def _close(pipe: IO[bytes]) -> None:

@@ -179,15 +179,15 @@ class Table(TableFiles):
 
     def _check(self, state: LogState) -> None:
         marks = state.configuration
-        found = marks.get(_FORMAT)
-        if found is None:
+        format = marks.get(_FORMAT)
+        if format is None:
             raise CorruptData(
                 f"{self.url} is a Delta table that streamkit did not write (it has no property {_FORMAT}): "
                 "move it away, or choose another place with connect(archive=…)"
             )
-        if found not in (str(FORMAT), str(_WITH_HOLES)):
+        if format not in (str(FORMAT), str(_WITH_HOLES)):
             raise UnsupportedVersion(
-                f"{self.url} has archive format {found!r}; this release reads {FORMAT} and {_WITH_HOLES}. "
+                f"{self.url} has archive format {format!r}; this release reads {FORMAT} and {_WITH_HOLES}. "
                 "Upgrade streamkit."
             )
         owner = (marks.get(_STORE), marks.get(_SPACE))
@@ -273,20 +273,20 @@ class Table(TableFiles):
             archived = {partition: self.archived(state, partition) for partition in sorted(partitions)}
             with self.mapped():
                 self._check_history(state, {file.path for file in files})
-            there = Counter[int]()
+            rows = Counter[int]()
             for file in files:
-                there[file.partition] += file.rows
+                rows[file.partition] += file.rows
             for partition in archived:
                 entries = state.marks.get(_entries(partition))
-                if entries is not None and entries != there[partition]:
+                if entries is not None and entries != rows[partition]:
                     raise CorruptData(
-                        f"{self.url}, version {state.version}: partition {partition} has {there[partition]} entries "
+                        f"{self.url}, version {state.version}: partition {partition} has {rows[partition]} entries "
                         f"instead of {entries}; {self._blame(state)}"
                     )
-            found = Snapshot(self.url, archived, files, state)
+            snapshot = Snapshot(self.url, archived, files, state)
             if state is self._state:
-                self._snapshot = found
-            return found
+                self._snapshot = snapshot
+            return snapshot
 
     def _files(self, added: AddedFile) -> Sequence[File]:
         """A file of the table, once for each partition that it has rows of."""
@@ -345,9 +345,9 @@ class Table(TableFiles):
         from deltalake import DeltaTable, Schema
         from deltalake.exceptions import DeltaError
 
-        found = self.state(following=True)
-        if found is not None:
-            return found
+        state = self.state(following=True)
+        if state is not None:
+            return state
 
         def make(url: str) -> None:
             DeltaTable.create(
@@ -376,10 +376,10 @@ class Table(TableFiles):
             except DeltaError as error:
                 # Someone else was faster, or the answer was lost.
                 failed = error
-            found = self.state()
-            if found is None:
+            state = self.state()
+            if state is None:
                 raise failed or CorruptData(f"{self.url} was made and is not there: was the store deleted?")
-        return found
+        return state
 
     def commit(self, state: LogState, parts: Sequence[PartitionCommit]) -> bool:
         """Add the files of `parts` to exactly the version of `state`, all or nothing.

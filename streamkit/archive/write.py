@@ -69,13 +69,13 @@ class Growing:
         return cls(partition, reached, table.entries(state, partition.partition))
 
     @property
-    def part(self) -> PartitionCommit:
+    def share(self) -> PartitionCommit:
         rows = sum(file.rows for file in self.files)
         return PartitionCommit(self.partition.partition, self.files, self.number, self.entries + rows)
 
     def committed(self) -> None:
         """The table holds `files`: say so in the head, and begin the next part."""
-        self.entries = self.part.entries
+        self.entries = self.share.entries
         move_watermark(self.partition, self.number)
         self.reached, self.files = self.number, []
 
@@ -104,16 +104,16 @@ def archive_partitions(
     table = archive.table
     total = Archived()
     try:
-        for one, file, number in _written(growing, table, until, target_bytes, spread):
-            one.number = number
+        for part, file, number in _written(growing, table, until, target_bytes, spread):
+            part.number = number
             if file is not None:
-                one.files.append(file)
+                part.files.append(file)
             if sum(len(other.files) for other in growing) >= _FILES:
                 total = _commit(table, lease, growing, total, progress)
         return _commit(table, lease, growing, total, progress)
     except LeaseLost:
         # They may hold entries that were erased meanwhile, and no later erasure will look for those.
-        table.discard(file for one in growing for file in one.files)
+        table.discard(file for part in growing for file in part.files)
         raise
 
 
@@ -122,22 +122,22 @@ def _written(
 ) -> Iterator[tuple[Growing, File | None, int]]:
     """Yield each file when it is written, with the last transaction that its partition's files then hold."""
     if spread is None:
-        for one in growing:
+        for part in growing:
             for file, number in files_of(
-                one.partition, table, one.reached, one.partition.watermark, until, target_bytes
+                part.partition, table, part.reached, part.partition.watermark, until, target_bytes
             ):
-                yield one, file, number
+                yield part, file, number
         return
     works = [
-        Work(table.store, one.space, one.partition, reached, one.watermark, until, target_bytes)
-        for one, reached in ((each.partition, each.reached) for each in growing)
-        if one.watermark > reached
+        Work(table.store, partition.space, partition.partition, reached, partition.watermark, until, target_bytes)
+        for partition, reached in ((part.partition, part.reached) for part in growing)
+        if partition.watermark > reached
     ]
     if not works:
         return
     # The processes that write the files open the table.
     table.create(growing[0].partition.settings)
-    by_partition = {one.partition.partition: one for one in growing}
+    by_partition = {part.partition.partition: part for part in growing}
     for wrote in spread(works):
         assert isinstance(wrote, Wrote)
         for file, number in wrote.files:
@@ -152,31 +152,31 @@ def _commit(
     progress: Callable[[int, int], None] | None,
 ) -> Archived:
     """Commit the files of all that have some, then move their watermarks."""
-    some = [one for one in growing if one.files]
+    some = [part for part in growing if part.files]
     if not some:
         return total
-    parts = [one.part for one in some]
+    shares = [part.share for part in some]
     while True:
         state = table.create(some[0].partition.settings)
         table.check_incarnation(state, some[0].partition.settings)
-        for one in some:
-            if table.archived(state, one.partition.partition) != one.reached:
+        for part in some:
+            if table.archived(state, part.partition.partition) != part.reached:
                 raise LeaseLost(
-                    f"{table.url}: another archiver has gone on from transaction {one.reached} of partition "
-                    f"{one.partition.partition}; stop this one"
+                    f"{table.url}: another archiver has gone on from transaction {part.reached} of partition "
+                    f"{part.partition.partition}; stop this one"
                 )
         # After the look: a later holder of the lease moves the table on, and then this commit fails.
         lease.check()
-        if table.commit(state, parts):
+        if table.commit(state, shares):
             break
         # Another partition's archiver, or a compaction, was faster; or another archiver of one of these.
     # Its files are synced. The version before the commit may be another engine's.
     table.sync()
-    transactions = sum(one.number - one.reached for one in some)
-    files = [file for one in some for file in one.files]
+    transactions = sum(part.number - part.reached for part in some)
+    files = [file for part in some for file in part.files]
     entries = sum(file.rows for file in files)
-    for one in some:
-        one.committed()
+    for part in some:
+        part.committed()
     if progress is not None:
         progress(transactions, entries)
     return Archived(

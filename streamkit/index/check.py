@@ -98,15 +98,15 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mappi
     for key, data in rows:
         segment = key[len(DATA) + 1 : -9].decode(errors="replace")
         try:
-            found = decode_index_row(DataRow, key, data).pieces
+            row_pieces = decode_index_row(DataRow, key, data).pieces
         except StreamkitError as error:
             log.found(key, str(error))
             continue
-        if not found or found[-1].last_sequence != int.from_bytes(key[-8:], "big"):
+        if not row_pieces or row_pieces[-1].last_sequence != int.from_bytes(key[-8:], "big"):
             log.found(key, "the row does not end where its key says")
-        if found and found[0].first_sequence > expected.get(segment, found[0].first_sequence):
+        if row_pieces and row_pieces[0].first_sequence > expected.get(segment, row_pieces[0].first_sequence):
             hiding.setdefault(segment, (key, expected[segment]))
-        for piece in found:
+        for piece in row_pieces:
             real = truth.get((segment, piece.first_sequence))
             if real is None:
                 if piece.number >= log.first:

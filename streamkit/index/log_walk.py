@@ -236,7 +236,9 @@ class LogWalk:
                 self.removed[removal.segment] = max(removal.last, self.removed.get(removal.segment, 0))
             self.retention = header.control.retention or self.retention
             self.changed = self.changed.then(header.control.changed)
-            self.erasures += [Erasure(one.segment, one.first, one.last, number) for one in header.control.erasures]
+            self.erasures += [
+                Erasure(erasure.segment, erasure.first, erasure.last, number) for erasure in header.control.erasures
+            ]
             if header.control.floor is not None and header.control.floor.number > self.floor.number:
                 self.floor = header.control.floor
         for ref, frame in zip(header.frames, frames, strict=False):

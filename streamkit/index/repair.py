@@ -111,9 +111,9 @@ def _repair_partition(make: MakePartition, number: int, settings: Settings) -> i
 
 def _repair(partition: Partition) -> int:
     log = LogWalk(partition)
-    there = log.read_head()
+    has_head = log.read_head()
     damaged = len(log.findings)
-    archived = listed = log.head.archived if there else _archived(partition)
+    archived = listed = log.head.archived if has_head else _archived(partition)
     note, damaged_note = _note(partition)
     held = partition.ask(whole_from, note.removed + 1, archived) if archived else 1
     only = archived if held is None else held - 1
@@ -132,26 +132,26 @@ def _repair(partition: Partition) -> int:
         damaged_note |= kept != note.since
         note = ArchiveRow(note.removed, kept)
         log.head = msgspec.structs.replace(log.head, archived=only)
-    if not there:
+    if not has_head:
         partition.use_packs(found_packs(partition))
         # Trimmed transactions are not lost. Nor are the space's settings from below the floor, while their rows exist.
-        found = _walk_after(partition, only)
-        log.head = replace(log.head, floor=found.floor, retention=found.retention, changed=found.changed)
+        later = _walk_after(partition, only)
+        log.head = replace(log.head, floor=later.floor, retention=later.retention, changed=later.changed)
     log.begin_after_archive(only, contents)
     log.begin_at_floor()
     log.walk()
-    if there and log.head.watermark > log.last:
+    if has_head and log.head.watermark > log.last:
         log.gap(log.head.watermark + 1)
     lost = [finding for finding in log.findings[damaged:] if finding.key != HEAD]
     if lost:
         raise CorruptData(f"the log itself is damaged, and it cannot be rebuilt: {lost[0].problem}")
-    salvage = _indexed(log) if there else _salvaged(log)
+    salvage = _indexed(log) if has_head else _salvaged(log)
     contents.segments = _segments_before(log, contents.segments, salvage.segments)
-    faults = len(log.findings) + (there and listed != archived)
-    if not there and not damaged and (log.last or partition.partition == 0):
+    faults = len(log.findings) + (has_head and listed != archived)
+    if not has_head and not damaged and (log.last or partition.partition == 0):
         faults += 1
     if faults:
-        _rebuild(partition, log, archived, contents, salvage, there)
+        _rebuild(partition, log, archived, contents, salvage, has_head)
     if damaged_note:
         put = partial(partition.backend.put, partition.key, bytes(ARCHIVE), encode_row(ARCHIVE, note))
         send_until_answered(partition.clock, put, "repair again")
@@ -223,7 +223,7 @@ def _agree(row: SegmentRow, cold: SegmentRow, *, ends: bool) -> bool:
 
 
 def _rebuild(
-    partition: Partition, log: LogWalk, archived: int, contents: Contents, salvage: Salvage, there: bool
+    partition: Partition, log: LogWalk, archived: int, contents: Contents, salvage: Salvage, has_head: bool
 ) -> None:
     """Rewrite the index: first the rows of archive and old index that the log lacks, then the log, last the head."""
     before, only = log.head, log.head.archived
@@ -236,10 +236,10 @@ def _rebuild(
             partition.partition,
             log.first - 1,
             forgotten,
-            "" if there else "; a retention and other settings if they were set by one of these",
+            "" if has_head else "; a retention and other settings if they were set by one of these",
         )
     # Newer than every possible old head.
-    version = before.version + 1 if there else partition.clock.now()
+    version = before.version + 1 if has_head else partition.clock.now()
     head = Head(
         partition.settings,
         version=version,
@@ -249,8 +249,8 @@ def _rebuild(
         retention=log.retention or before.retention,
         changed=before.changed.then(log.changed),
         # Also the log's erasures that the head did not know yet; without a head, all: an erasure may be done twice.
-        erasing=before.erasing + tuple(one for one in log.erasures if one.number > before.watermark),
-        erased=before.erased if there else log.last,
+        erasing=before.erasing + tuple(erasure for erasure in log.erasures if erasure.number > before.watermark),
+        erased=before.erased if has_head else log.last,
     )
     # Packed transactions are read through the old head until the new one has packed them again.
     made: list[bytes] = []

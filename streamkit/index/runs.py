@@ -171,22 +171,22 @@ class Runs:
         each block is decoded once."""
         left = sorted(set(keys))
         inline = self.inline
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         if inline is not None:
-            found.update((key, value) for key in left if (value := inline.get(key)) is not None)
-            left = [key for key in left if key not in found]
+            values.update((key, value) for key in left if (value := inline.get(key)) is not None)
+            left = [key for key in left if key not in values]
         for run in self.manifest.runs:
-            count = len(found)
+            count = len(values)
             low = 0
             for file in run.files[bisect_left(run.files, left[0], key=_last_key) :] if left else ():
                 low = bisect_left(left, file.first_key, low)
                 high = bisect_right(left, file.last_key, low)
                 if low < high:
-                    self._find_in_file(file, left[low:high], found)
+                    self._find_in_file(file, left[low:high], values)
                 low = high
-            if len(found) > count:
-                left = [key for key in left if key not in found]
-        return found
+            if len(values) > count:
+                left = [key for key in left if key not in values]
+        return values
 
     def _find_in_file(self, file: RunFile, wanted: list[bytes], found: dict[bytes, bytes]) -> None:
         """Add the rows of a file that are `wanted`, whose keys ascend."""
@@ -379,22 +379,22 @@ class Runs:
             return None
         hash = hash_of(segment.encode())
         mask = mask_of(hash)
-        found = self._blocks_near(start, end, hash, mask)
-        if found is None:
+        near = self._blocks_near(start, end, hash, mask)
+        if near is None:
             return None
-        blocks = [block for _, some in reversed(found) for block in some]
+        blocks = [block for _, some in reversed(near) for block in some]
         key = segment_key(segment)
         inline = self.inline
         if inline is not None and (_between(inline, start, end) or inline.get(key) is not None):
             blocks.append(inline)
             return blocks, 1
-        newest = found[0][0] if found else len(self.manifest.runs)
+        newest = near[0][0] if near else len(self.manifest.runs)
         for run in self.manifest.runs[:newest]:
             # Its data rows are in another file than its status, and the filter of that file has nothing of the segment.
             file = _file_of(run, key) if len(run.files) > 1 else None
             if file is not None and self._tail(file).may_hold(hash, mask):
                 return blocks, 0
-        return blocks, len(found[0][1]) if found else 0
+        return blocks, len(near[0][1]) if near else 0
 
     @in_index
     def last(self, segment: str, start: bytes, end: bytes) -> bytes | None:

@@ -58,33 +58,33 @@ def found_packs(partition: Partition) -> Packs:
     Some packs repeat others: a merge replaced them, or a stopped upkeep made them. The real ones hold every transaction
     exactly once. So the packs are chosen that together hold the most transactions without holding one twice.
     """
-    found: list[PackFile] = []
+    files: list[PackFile] = []
     for key in _files(partition):
         try:
             file = _pack_in(partition, key)
         except StreamkitError:
             continue  # its transactions are then reported as missing
         if file is not None:
-            found.append(file)
-    return Packs(partition.backend, partition.key, partition.seed, _most_of(found), b"", TableCache())
+            files.append(file)
+    return Packs(partition.backend, partition.key, partition.seed, _most_of(files), b"", TableCache())
 
 
-def _most_of(found: list[PackFile]) -> list[PackFile]:
+def _most_of(files_by_end: list[PackFile]) -> list[PackFile]:
     """The fewest packs that cover the most transactions, each once, in order."""
-    found = sorted(found, key=lambda file: (file.last, file.first))
-    lasts = [file.last for file in found]
+    files_by_end = sorted(files_by_end, key=lambda file: (file.last, file.first))
+    lasts = [file.last for file in files_by_end]
     # The best choice among the first n files: (transactions, minus files), and whether it includes the last of them.
     best, taken = [(0, 0)], [False]
-    for at, file in enumerate(found):
+    for at, file in enumerate(files_by_end):
         covered, files = best[bisect_left(lasts, file.first, hi=at)]
         with_it = (covered + file.last - file.first + 1, files - 1)
         best.append(max(best[-1], with_it))
         taken.append(with_it > best[at])
     chosen: list[PackFile] = []
-    count = len(found)
+    count = len(files_by_end)
     while count:
         if taken[count]:
-            chosen.append(found[count - 1])
+            chosen.append(files_by_end[count - 1])
             count = bisect_left(lasts, chosen[-1].first, hi=count - 1)
         else:
             count -= 1

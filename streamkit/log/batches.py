@@ -107,7 +107,9 @@ def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
     for batch in batches:
         entries = batch.entries
         ranges = erasing.get(entries[0].segment) if entries else None
-        if ranges and any(one.first <= entries[-1].sequence and entries[0].sequence <= one.last for one in ranges):
+        if ranges and any(
+            erased.first <= entries[-1].sequence and entries[0].sequence <= erased.last for erased in ranges
+        ):
             # A batch may join several frames: each entry keeps the origin of its own frame.
             origins: dict[int, Origin] = {}
             marked = []
@@ -115,7 +117,7 @@ def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
                 if id(entry.origin) not in origins:
                     origins[id(entry.origin)] = replace(entry.origin, holes=True)
                 origin = origins[id(entry.origin)]
-                if any(one.first <= entry.sequence <= one.last for one in ranges):
+                if any(erased.first <= entry.sequence <= erased.last for erased in ranges):
                     entry = replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
                 else:
                     entry = replace(entry, origin=origin)

@@ -28,20 +28,20 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
     incarnation, last = partition.settings.incarnation, partition.number - WINDOW
     gone: list[bytes] = []
     open_ones: list[bytes] = []
-    for found in _keys(backend, key):
+    for message_key in _keys(backend, key):
         # A message of another incarnation came after that incarnation had ended.
-        of_this = found.startswith(incarnation)
-        (open_ones if of_this and posted_at(incarnation, found) > last else gone).append(found)
+        of_this = message_key.startswith(incarnation)
+        (open_ones if of_this and posted_at(incarnation, message_key) > last else gone).append(message_key)
     if open_ones:
-        settled = _settled(partition, min(posted_at(incarnation, found) for found in open_ones))
-        for found, inbox_message in zip(open_ones, _messages(partition, key, open_ones), strict=True):
+        settled = _settled(partition, min(posted_at(incarnation, message_key) for message_key in open_ones))
+        for message_key, inbox_message in zip(open_ones, _messages(partition, key, open_ones), strict=True):
             if inbox_message is None:
                 if segments:
-                    gone.append(found)
+                    gone.append(message_key)
             elif inbox_message.ids() <= settled or any(
                 part.segment in segments for request in inbox_message.requests for part in request.parts
             ):
-                gone.append(found)
+                gone.append(message_key)
     _delete(backend, key, gone)
     return len(gone)
 
