@@ -60,6 +60,8 @@ def check_name(name: str, what: str) -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"the {what} name must be str, not {type(name).__name__}")
+    if 0 < len(name) <= _LIMIT and name.isascii() and name.isprintable() and name != "*":
+        return name  # most names; asking the cache of the others takes longer
     fault = _fault(name)
     if fault is not None:
         if type(name) is InternalName and what == "space":

@@ -26,10 +26,17 @@ _LATEST = (1 << 53) - 1
 """Milliseconds since the epoch. No clock goes above it, and other formats cannot hold more."""
 
 
+_NO = 0
+_ALL = Bounds(gaps="raise")
+"""The bounds of most reads."""
+
+
 def bounds_of(
     min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_timestamp: Any, limit: Any, gaps: Any
 ) -> Bounds:
     """The bounds of a reading; `limit` is checked with them."""
+    if min_sequence is max_sequence is min_timestamp is max_timestamp is limit is _NO and gaps == "raise":
+        return _ALL
     for name, value in (
         ("min_sequence", min_sequence),
         ("max_sequence", max_sequence),

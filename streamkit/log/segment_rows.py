@@ -8,8 +8,8 @@ has removed entries; a gap. Then `read_segment` reads on, one piece after the ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
-from operator import lt
+from itertools import islice
+from operator import ge
 from typing import Any, NamedTuple
 
 from .. import speed
@@ -70,10 +70,10 @@ class SegmentRows:
             if found is not None:
                 return Found(*found)
         parts = [_between(block, start, end) for block in blocks]
-        values = [value for part in parts[len(blocks) - newest :] for _, value in part]
-        rows = list(chain.from_iterable(parts))
+        rows = [row for part in parts for row in part]
+        last_rows = [row for part in parts[len(blocks) - newest :] for row in part]
         keys = [key for key, _ in rows]
-        if not all(map(lt, keys, islice(keys, 1, None))):
+        if any(map(ge, keys, islice(keys, 1, None))):
             rows = sorted(dict(rows).items())
         pieces: list[Piece] = []
         plain = True
@@ -84,7 +84,7 @@ class SegmentRows:
                 plain = False
                 break
         reached, ended = self.in_pieces(pieces, first, last, entries)
-        return Found(reached, ended and plain, len(values[0]) if len(values) == 1 else 0)
+        return Found(reached, ended and plain, len(last_rows[0][1]) if len(last_rows) == 1 else 0)
 
     def in_rows(self, rows: Iterable[bytes], first: int, last: int) -> Iterator[list[Entry]]:
         """The entries of the sequences first..last in encoded data rows, up to the first row that is not plain."""
@@ -126,14 +126,14 @@ class SegmentRows:
             if begin > reached or after - 1 > last or frame is None or reached >= most:
                 ended = False
                 break
-            small.append((piece.number, begin, frame))
-            if piece.count > 1:
-                frames, small = small, []
-                stop = self._make(frames[:-1], 1, first, entries) or self._make(
-                    frames[-1:], piece.count, first, entries
-                )
+            item = piece.number, begin, frame
+            if piece.count == 1:
+                small.append(item)
+            else:
+                stop = self._make(small, 1, first, entries) or self._make((item,), piece.count, first, entries)
                 if stop:
                     return stop, False
+                small = []
             reached = after
         stop = self._make(small, 1, first, entries)
         return (stop, False) if stop else (reached, ended)
