@@ -24,11 +24,12 @@ from collections.abc import Iterator, Sequence
 from ..errors import CorruptData
 from ..model import Entry
 from .batches import Batch, Bounds, told, without_erased
+from .index_rows import decode_index_row
 from .keys import data_range
 from .moved import Moved
 from .partition import Partition
 from .record_format import decode_entries, decode_frames
-from .rows import Piece
+from .rows import DataRow, Piece
 from .segment_rows import SegmentRows
 from .segment_view import hot_pieces, last_of, last_piece, piece_groups, row_of, sequence_gaps
 from .view import LogView
@@ -120,11 +121,13 @@ class _SegmentRead:
 
 
 class _Forwards(_SegmentRead):
-    _unsure = False
-    """The status has to tell whether there are more entries than those that were found."""
+    _looked = False
+    """The first look has found all that the index has. The status tells whether that is all."""
+    _sure = False
+    """The index of the first view does not lack the last data row of the segment."""
 
     def _batches(self, view: LogView) -> Iterator[Batch]:
-        if self._last < 0 and view.is_whole and not (self._bounds.by_time or self._unsure):
+        if self._last < 0 and view.is_whole and not (self._bounds.by_time or self._looked):
             self._until = self._until or view.end
             yield from self._whole(view)
             if self.ended:
@@ -169,7 +172,7 @@ class _Forwards(_SegmentRead):
         first, last = self._bounds.min_sequence or 1, self._bounds.max_sequence or _FAR
         rows = _segment_rows(view.log, segment)
         entries: list[Entry] = []
-        reached, ended, sure = first, True, False
+        reached, ended = first, True
         tail = view.tail.pieces_until(segment, end)
         if view.tail.watermark and (not tail or tail[0].first_sequence > first):
             begin, after = data_range(segment, first)
@@ -177,15 +180,14 @@ class _Forwards(_SegmentRead):
             if found is None:
                 return None
             reached, ended, newest = rows.in_blocks(*found, begin, after, first, last, entries)
-            sure = 0 < newest <= _ONE_ROW
+            self._sure = 0 < newest <= _ONE_ROW
         if ended and tail:
             reached, ended = rows.in_pieces(tail, reached, last, entries)
-            sure = True
+        self._sure = self._sure or bool(tail)  # the tail follows on the last row
         known = view.known(segment)
-        if known is not None:
-            sure = reached > known.last_sequence
+        sure = self._sure if known is None else reached > known.last_sequence
         self.ended = ended and (sure or reached > last)
-        self._unsure = ended and not self.ended
+        self._looked = ended
         if not entries:
             return None
         self._first = reached
@@ -217,7 +219,7 @@ class _Forwards(_SegmentRead):
                 return
         known = view.known(self._segment)
         # A later row of the index may be lost. On a remote service a look at the status is a request more.
-        end = min(known.last_sequence, last) if known is not None else 0 if view.log.remote else last
+        end = min(known.last_sequence, last) if known is not None else 0 if view.log.remote or self._sure else last
         self.ended = bool(pieces) and self._first > end
 
     def _in_rows(self, view: LogView, last: int) -> Iterator[Batch]:
@@ -416,15 +418,21 @@ def _last_entry(view: LogView, segment: str) -> Entry | None:
 
 
 def _newest_entry(view: LogView, segment: str) -> Entry | None:
-    """The last entry of a segment of a partition that `is_whole`, if it is plain and known without the status."""
-    tail, rows = view.tail.pieces_until(segment, view.end), _segment_rows(view.log, segment)
+    """The last entry of a segment of a partition that `is_whole`; None if only the status tells it."""
+    tail = view.tail.pieces_until(segment, view.end)
     if tail:
-        found: list[Entry] = []
-        last = tail[-1].last_sequence
-        rows.in_pieces(tail[-1:], last, last, found)
-        return found[-1] if found else None
-    value = view.index.last(segment, *data_range(segment, 1)) if view.tail.watermark else None
-    return None if value is None or len(value) > _ONE_ROW else rows.last_entry(value)
+        piece = tail[-1]
+    else:
+        start, end = data_range(segment, 1)
+        value = view.index.last(segment, start, end) if view.tail.watermark else None
+        if value is None or len(value) > _ONE_ROW:
+            return None
+        entry = _segment_rows(view.log, segment).last_entry(value)
+        if entry is not None:
+            return entry
+        piece = decode_index_row(DataRow, start, value).pieces[-1]
+    entry = next(_load(view, segment, [piece], piece.last_sequence)).entries[-1]
+    return entry if type(entry.payload) is bytes else None
 
 
 def _load_last(view: LogView, segment: str, last: int) -> Entry:
