@@ -95,7 +95,7 @@ class Bench:
         self.quick = quick
         self.rounds = 2 if quick else 5
         self.seconds = 0.05 if quick else 1.2
-        """For how long a contender appends, or looks things up, in a round."""
+        """Seconds for which a contender appends, or looks things up, in a round."""
         self.say = say
 
     def __getstate__(self) -> dict[str, object]:

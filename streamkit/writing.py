@@ -80,7 +80,7 @@ class Writer:
     def commit_one(
         self, space: str, segment: str, request: Request, lease: Lease | LeaseGrant | None = None
     ) -> SegmentStatus:
-        """Like `commit`: the status of one of its segments."""
+        """Commit as `commit` does, and return the status of one of its segments."""
         partition = self._committed(space, request, lease)
         assert request.trx is not None
         return written_one(partition, segment, request.result, request.trx, request.count)

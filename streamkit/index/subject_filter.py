@@ -110,7 +110,7 @@ def filter_of(hashes: array[int], *, once: bool) -> bytes:
 
 
 def passing(keys: list[bytes], words: array[int]) -> list[bytes]:
-    """Those of `keys`, which are sorted, whose subjects may be in the filter with these words."""
+    """The keys of sorted `keys` whose subjects may be in the filter with these words."""
     if _twin is not None:
         passed: list[bytes] | None = _twin.passing(keys, words, PREFIXES)
         if passed is not None:

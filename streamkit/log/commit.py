@@ -62,7 +62,7 @@ _PATIENCE = 2
 _LOOK = 1 / 8
 """The share of that length after which the head is read again."""
 _TURNS = 4
-"""Between two times that the index is brought forward, something may be merged at three others."""
+"""The turns of an upkeep's period: one brings the index forward, and three may merge."""
 _UNKNOWN = 10_000
 """Transactions of unknown outcome that are remembered, so that their callers can ask about them."""
 _WIDE = 256
@@ -156,7 +156,7 @@ class Committer:
         self._bring_forward = bring_forward
         self._merge = merge
         self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 1 << 62
-        """After so many transactions there is time to merge, where calls are requests."""
+        """The number of transactions after which there is time to merge, if calls are requests."""
         self._queue: deque[Request] = deque()
         """Requests that are not done, and some that are."""
         self._mutex = threading.RLock()
@@ -166,7 +166,7 @@ class Committer:
         self._flight: Flight | None = None
         """The transaction whose outcome is not known yet. Only the leading thread touches it."""
         self._submitted = False
-        """There are, or were, requests without a thread."""
+        """True if there are, or were, requests without a thread."""
         self._taken: Sequence[Request] = ()
         """The requests of the next flight. Only the leading thread touches it."""
         self._upkeep = threading.Lock()

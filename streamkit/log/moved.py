@@ -1,4 +1,4 @@
-"""The one exception of a walk over a view that is too old."""
+"""The exception of a walk over a view that is too old."""
 
 from __future__ import annotations
 

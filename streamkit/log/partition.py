@@ -662,8 +662,8 @@ class Partition:
     def committed_lone(
         self, segment: str, row: SegmentRow, piece: Piece, record: bytes, position: int, size: int
     ) -> None:
-        """Like `committed`, of a transaction with one frame and nothing else. `row`: the segment's status after it;
-        `position` and `size`: entries and bytes of payload in the partition before it."""
+        """Apply a transaction as `committed` does, if it has one frame and nothing else. `row`: the segment's status
+        after it; `position` and `size`: entries and bytes of payload in the partition before it."""
         counters, number, count = self.counters, piece.number, piece.count
         counters["transactions"] += 1
         counters["entries"] += count

@@ -26,7 +26,7 @@ def written(partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, coun
 def written_one(
     partition: Partition, segment: str, rows: Mapping[str, SegmentRow], trx: TRX, count: int
 ) -> SegmentStatus:
-    """Like `written`: the status of one segment."""
+    """The status of one segment, as `written` gives it."""
     if len(rows) > 1 or not count or partition.settings.partitions > 1:
         return written(partition, rows, trx, count)[segment]
     row, settings = rows[segment], partition.settings
@@ -38,7 +38,7 @@ def written_one(
 def written_later(
     partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int
 ) -> Callable[[], dict[str, SegmentStatus]]:
-    """Like `written`: a function that makes the statuses as of now, whenever it is called."""
+    """Return a function that makes the statuses of `written` as of now, when it is called."""
     timestamp = 0
     for row in rows.values():
         if row.last_timestamp > timestamp:

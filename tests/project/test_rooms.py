@@ -320,7 +320,10 @@ WRITTEN = (
     "streamkit/views",
 )
 """Folders in which private docstrings, and those of constants and fields, are sentences or nouns too."""
-CLAUSE = re.compile(r"(What|Of|Whether|How|That|Who|Which|Where|As)\b")
+CLAUSE = re.compile(
+    r"(What|Of|Whether|How|That|Who|Which|Where|As|Their|Those|They|These|Its|It|There|Until|After|With|By|Like|"
+    r"So many|The ones?)\b"
+)
 """Words that begin a part of a sentence. A docstring that begins so leaves out the noun or the verb."""
 
 
