@@ -1,7 +1,7 @@
 """A space's Delta table: its marks and its versions, and commits to it.
 
-An archiver's commit names for each partition the application transaction `streamkit/<partition>` with the last
-transaction number as its version, and builds on exactly the table version that it has looked at. So two archivers
+An archiver's commit names the application transaction `streamkit/<partition>` for each partition. Its version is the
+last transaction number. The commit builds on exactly the table version that the archiver has read. So two archivers
 cannot both add a range.
 """
 

@@ -49,7 +49,7 @@ def partition_batches(
 
     `named`: `start` is a position that the caller has read to; gaps after it are reported. Forwards only: `announce`
     yields a batch without entries before each transaction of the log that is decoded next, `together` may join small
-    transactions of the log, and `needles` leaves some entries out that do not hold them.
+    transactions of the log. `needles` leaves out some entries that do not hold them.
     """
     if reverse:
         return partition.walk(_Backwards(start, end, bounds))

@@ -4,10 +4,10 @@
      "spaces": {"[store, space]": {"incarnation": "…", "read": [17, [4, 2]]}}}
 
 For each partition stands the last transaction that was read, or a pair: that transaction, and how many entries of the
-one after it were read too, as an offset of the log may have said. `rows` is for the tasks of the batch that ends there,
-so that a batch which Spark repeats has the tasks that it had, whatever the options are by then. `named`: a 0 is a place
-like any other, behind which nothing may be missing; without it, of earlier releases, it may be the beginning of a
-partition that had been trimmed already. Version 1 has one number for each [store, space, partition], no incarnation.
+one after it were read too, as an offset of the log may have said. `rows` makes the tasks of the batch that ends there.
+So a repeated batch has the same tasks, also with other options. `named`: a 0 is a place like any other, behind which
+nothing may be missing; without it, of earlier releases, it may be the beginning of a partition that had been trimmed
+already. Version 1 has one number for each [store, space, partition], no incarnation.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ def parse_payloads(frame: DataFrame, schema: StructType | str, *, rescue: str = 
 
     `schema`: of the JSON documents, as a StructType or DDL text ("item string NOT NULL, price decimal(9,2)"). A field
     that a document lacks is null; one that is NOT NULL must be there. Fields that the schema lacks are left out; with
-    `rescue`, the name of a further column, those of the document itself are a JSON object in that column, null if there
-    are none, which takes a second pass over the payload.
+    `rescue`, the name of a further column, those of the document itself are a JSON object in that column. It is null if
+    there are none, and takes a second pass over the payload.
 
     No row is lost. A payload does not fit if it is no JSON object, lacks a required field, or has a value that its type
     cannot hold without loss: another type, more digits than a decimal has, a time of day in a date. It is whole in the

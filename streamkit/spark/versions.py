@@ -1,7 +1,7 @@
 """The parts of Spark's Python data source API: 4.2 offers all of it, 4.0 and 4.1 batches and streams.
 
-Spark 4.0 and 4.1 tell a stream's reader neither where a batch begins nor how much it may take, and have no trigger
-that several batches empty a source for. Spark 4.0 hands a stream's sink rows, not Arrow batches.
+Spark 4.0 and 4.1 do not give a stream's reader the beginning of a batch, nor its limit. They have no trigger that
+empties a source in several batches. Spark 4.0 hands a stream's sink rows, not Arrow batches.
 """
 
 from __future__ import annotations
