@@ -20,10 +20,7 @@ PUBLIC = sorted(
     | {"streamkit.clock", "streamkit_azure", "streamkit_local", "streamkit_memory", "streamkit_s3"}
 )
 """The modules of the reference, the clock that a program may inject, and the backends."""
-CLAUSE = re.compile(
-    r"(What|Of|Whether|How|That|Who|Which|Where|As|Their|Those|They|These|Its|It|There|Until|After|With|By|Like|"
-    r"So many|The ones?)\b"
-)
+CLAUSE = re.compile(r"(What|Of|Whether|How|That|Who|Which|Where|As|Their|Those|They|These|The ones?)\b")
 """Words that begin a part of a sentence. A docstring that begins so leaves out the noun or the verb."""
 
 

@@ -320,10 +320,7 @@ WRITTEN = (
     "streamkit/views",
 )
 """Folders in which private docstrings, and those of constants and fields, are sentences or nouns too."""
-CLAUSE = re.compile(
-    r"(What|Of|Whether|How|That|Who|Which|Where|As|Their|Those|They|These|Its|It|There|Until|After|With|By|Like|"
-    r"So many|The ones?)\b"
-)
+CLAUSE = re.compile(r"(What|Of|Whether|How|That|Who|Which|Where|As|Their|Those|They|These|The ones?)\b")
 """Words that begin a part of a sentence. A docstring that begins so leaves out the noun or the verb."""
 
 
