@@ -58,7 +58,7 @@ _TAIL_FRAMES = 1 << 14
 """The most frames of the tail. A process that opens the space reads them first, in a microsecond each."""
 _ALL = 1 << 62, 1 << 62, 1 << 62
 _PATIENCE = 2
-"""So many times the length that makes an upkeep due, a tail may have while another process does the upkeep."""
+"""The factor by which a tail may be longer than at a due upkeep, while another process does the upkeep."""
 _LOOK = 1 / 8
 """The share of that length after which the head is read again."""
 _TURNS = 4
@@ -175,7 +175,7 @@ class Committer:
         self._chosen = False
         """This process is to bring the index forward."""
         self._last = _ALL
-        """By how much the last transaction of this process made the tail longer: by all of it before the second one."""
+        """The length that the last transaction of this process added to the tail: all of it before the second one."""
         self._wrote = False
         self._looked: tuple[Tail | None, float] = None, 0.0
         """The tail that another process is to index, and how long it was when the head was last read."""
