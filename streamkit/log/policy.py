@@ -34,6 +34,7 @@ class Policy(NamedTuple):
     where a call is cheap."""
 
 
+# Eight neighbours instead of four would save an append 2 µs of 26, and a reader would ask a third more runs.
 LOCAL = Policy(
     upkeep=2048, frame=4 << 10, inline=8 << 10, merge=8 << 20, fanout=4, runs=48, clear=60.0, poll=(0.002, 0.05)
 )

@@ -22,6 +22,7 @@ from harness.virtual_crowd import SPACE, virtual_crowd
 from streamkit import errors
 from streamkit.backend import ABSENT, NEXT, Ambiguous, Conflict
 from streamkit.index import head_change, upkeep
+from streamkit.index.cursor import Chunk
 from streamkit.log import commit, plan, read_space
 from streamkit.log.keys import HEAD, run_key
 from streamkit.log.pack_format import EncodedPack
@@ -254,9 +255,11 @@ def _moves_the_head_too_far(patch: pytest.MonkeyPatch) -> None:
     """The watermark is ahead of the index."""
     original = upkeep.index_rows
 
-    def index_rows(*tail: Any) -> upkeep.Rows:
-        keys, values = original(*tail)
-        return keys[1:], values[1:]
+    def index_rows(*tail: Any) -> Iterator[Chunk]:
+        rows = original(*tail)
+        keys, values = next(rows, ([], []))
+        yield keys[1:], values[1:]
+        yield from rows
 
     patch.setattr(upkeep, "index_rows", index_rows)
 
