@@ -573,6 +573,10 @@ class Committer:
         part = parts[0]
         segment, body = part.segment, part.body
         known = partition.lone_base(segment)
+        hit = known is not None
+        if not hit and body is not None and not partition.remote and partition.looks.completed:
+            partition.load_statuses((segment,))
+            known = partition.lone_base(segment)
         if body is None or known is None or request.withdrawn or (self._submitted and request.abandoned):
             return False
         row, number, timestamp, position, size, retention, looked = known
@@ -584,7 +588,7 @@ class Committer:
         if part.expected is not None and part.expected != last:
             return False
         self._taken = (request,)
-        partition.counters["cache_hits"] += 1
+        partition.counters["cache_hits"] += hit
         now, count, given, seed, node = partition.clock.now(), body.count, part.size, partition.seed, self.node
         first, number, timestamp = last + 1, number + 1, max(partition.moments.after(now), timestamp)
         id = new_id(now, seed & TAG)
