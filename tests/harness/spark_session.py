@@ -15,14 +15,15 @@ CONNECTORS = Path(sys.prefix) / "connectors"
 """The folder in which infra/spark/connectors.py puts the jars for s3a://."""
 JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 """Options of a JVM that starts fast and does not live long."""
+_WORKERS = str(Path(__file__).parents[1] / "spark_workers")
 
 
 def small_session(java_options: str, **settings: str) -> Any:
     """A session on loopback with two threads."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with pytest.MonkeyPatch.context() as patch:
-        # The JVM gives its path to the workers, and with it the module of their daemon.
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        # The JVM gives its path to its Python processes.
+        patch.setenv("PYTHONPATH", _WORKERS, prepend=os.pathsep)
         found = _session(java_options, **settings)
     found.sparkContext.setLogLevel("OFF")
     return found
@@ -33,7 +34,7 @@ def _session(java_options: str, **settings: str) -> Any:
 
     return session(
         spark__master="local[2]",
-        spark__python__daemon__module="harness.spark_daemon",
+        spark__python__daemon__module="spark_daemon",
         spark__ui__enabled="false",
         spark__ui__showConsoleProgress="false",
         spark__sql__shuffle__partitions="2",
