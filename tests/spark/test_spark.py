@@ -174,7 +174,7 @@ def test_options_are_checked_and_named() -> None:
     for wrong, says in (
         ({"colums": "x"}, "unknown option 'colums'.*known: .*columns"),
         ({"store": "nobody"}, "'store' is a store's UUID"),
-        ({"tier": "warm"}, "all, cold, hot"),
+        ({"tier": "warm"}, "'all', 'cold' or 'hot'"),
         ({"columns": "payload,nope"}, "names 'nope'"),
         ({"from": "yesterday"}, "'from'"),
         ({"maxRowsPerTrigger": "-1"}, "whole number"),
@@ -183,7 +183,7 @@ def test_options_are_checked_and_named() -> None:
         ({"segments": '["s1", ""]'}, "segment name '' is not legal"),
         ({"segment": "s1", "segments": '["s2"]'}, "not for one read"),
         ({"minSequence": "first"}, "whole number"),
-        ({"failOnDataLoss": "maybe"}, "true, false"),
+        ({"failOnDataLoss": "maybe"}, "'true' or 'false'"),
         ({"from": "1700000000"}, r"in milliseconds, and 1700000000 of them are 1970-01-20.*seconds \(2023-11-14\)"),
         ({"until": "1700000000"}, "write 1700000000000"),
         ({"from": "2026-01-31 08:00:00"}, r"without a zone.*write 2026-01-31 08:00:00Z for UTC"),
