@@ -62,7 +62,8 @@ def archive_space(
                 continue
             planned = _planned(group, held, archive)
             done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
-            _remove_trimmed(group, archive, held)
+            for partition in group:
+                remove_trimmed_rows(archive, partition, held)
             removed += remove_all(group, archive, held)
         total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
@@ -105,14 +106,9 @@ def remove_space(partitions: Sequence[Partition], archive: Archive, lease: MakeL
                 for partition in group:
                     held.check()
                     trim_archive(archive, partition)
-                _remove_trimmed(group, archive, held)
+                for partition in group:
+                    remove_trimmed_rows(archive, partition, held)
                 removed += remove_all(group, archive, held)
         except (LeaseNotAcquired, TransientError, Ambiguous):
             continue
     return removed
-
-
-def _remove_trimmed(partitions: Sequence[Partition], archive: Archive, lease: Lease) -> None:
-    for partition in partitions:
-        if partition.changed.trimmed_rows == "remove":
-            remove_trimmed_rows(archive, partition, lease)

@@ -29,7 +29,12 @@ _CLEAN = 32
 
 
 def remove_trimmed_rows(archive: Archive, partition: Partition, lease: Lease) -> int:
-    """Remove the rows of entries that were trimmed, by the log; how many. The caller holds the archiver's lease."""
+    """Remove the rows of entries that were trimmed, by the log, if the space's setting asks for it; how many.
+
+    The caller holds the archiver's lease.
+    """
+    if partition.changed.trimmed_rows != "remove":
+        return 0
     table, made = archive.table, dict[str, File | None]()
     """`made`: the new file by the path of the file that it replaces; None if no row is left."""
     clean, firsts = set[str](), None

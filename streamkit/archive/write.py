@@ -6,7 +6,7 @@ A file that no commit names does not count. Readers read transactions above the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -104,17 +104,24 @@ def archive_partitions(
     table = archive.table
     total = Archived()
     try:
-        for part, file, number in _written(growing, table, until, target_bytes, spread):
-            part.number = number
-            if file is not None:
-                part.files.append(file)
-            if sum(len(other.files) for other in growing) >= _FILES:
-                total = _commit(table, lease, growing, total, progress)
-        return _commit(table, lease, growing, total, progress)
+        for _ in _filled(growing, _written(growing, table, until, target_bytes, spread)):
+            total = _commit(table, lease, growing, total, progress)
+        return total
     except LeaseLost:
         # They may hold entries that were erased meanwhile, and no later erasure will look for those.
         table.discard(file for part in growing for file in part.files)
         raise
+
+
+def _filled(growing: Sequence[Growing], written: Iterable[tuple[Growing, File | None, int]]) -> Iterator[None]:
+    """Collect the files in their parts. It pauses when there are enough for a commit, and after the last one."""
+    for part, file, number in written:
+        part.number = number
+        if file is not None:
+            part.files.append(file)
+        if sum(len(other.files) for other in growing) >= _FILES:
+            yield
+    yield
 
 
 def _written(
