@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -978,9 +979,9 @@ class Store:
                 finish(partition, Copies(self))
             if partition.changed.trimmed_rows == "remove":
                 record_expired(committer)
-            index_all(partition, look=False)
+        index = partial(index_all, look=False)
         report = archive_space(
-            known.partitions, archive, self._archiver_lease, newest, target_file_bytes, progress, spread
+            known.partitions, archive, self._archiver_lease, index, newest, target_file_bytes, progress, spread
         )
         _purge_released(known.partitions)
         return report

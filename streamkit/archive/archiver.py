@@ -41,12 +41,16 @@ def archive_space(
     partitions: Sequence[Partition],
     archive: Archive,
     lease: MakeLease,
+    index: Callable[[Partition], None],
     until: int,
     target_bytes: int,
     progress: Progress | None,
     spread: Spread | None = None,
 ) -> ArchiveReport:
-    """Archive the indexed transactions not younger than `until` (ms), then remove those past the grace from the log.
+    """Archive the known transactions not younger than `until` (ms), then remove those past the grace from the log.
+
+    `index` brings the index of a partition up to them. It is called under the lease: it moves the head that is known,
+    so no erasure has rewritten those transactions since they were seen.
 
     LeaseNotAcquired if other archivers are at all of the partitions.
     """
@@ -60,6 +64,9 @@ def archive_space(
                 if len(busy) == len(partitions):
                     raise
                 continue
+            group[0].check_space()  # a store that was deleted and created again gets no rows of the old one
+            for partition in group:
+                index(partition)
             planned = _planned(group, held, archive)
             done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
             for partition in group:
@@ -77,7 +84,6 @@ def _planned(partitions: Sequence[Partition], lease: Lease, archive: Archive) ->
     PermanentError if the log says that something is archived, and here is no table.
     """
     table = archive.table
-    partitions[0].check_space()  # a store that was deleted and created again gets no rows of the old one
     state = table.state()
     archived = max(partition.head.archived for partition in partitions)
     if state is None and archived:

@@ -120,6 +120,21 @@ def test_an_archiver_that_looked_before_another_archived_continues_from_the_tabl
     assert len(texts(first)) == 12
 
 
+@pytest.mark.parametrize("archived", [False, True], ids=["nothing archived", "an archive"])
+def test_what_is_erased_between_the_look_and_the_lease_is_not_archived(
+    world: World, monkeypatch: pytest.MonkeyPatch, archived: bool
+) -> None:
+    slow, fast = world.process(), world.process()
+    fill(slow, "first", 2, "t")
+    if archived:
+        slow.archive(SPACE)
+    fill(slow, "secret", 5)
+    once_before(monkeypatch, archiver, "archive_space", lambda: fast.erase(SPACE, "s"))
+    slow.archive(SPACE)
+    assert world.archived_payloads() == {b"first 0", b"first 1"}
+    assert texts(slow) == texts(world.process()) == ["first 0", "first 1"]
+
+
 def test_a_deletion_that_was_stopped_is_completed_with_the_archive(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
