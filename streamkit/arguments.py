@@ -157,7 +157,7 @@ def _called(function: Any) -> Any:
 
 
 def check_subclass(what: str, value: Any, base: type) -> None:
-    """Raise TypeError unless `value` is a subclass of `base`. `what` says what takes it, for the error."""
+    """Raise TypeError unless `value` is a subclass of `base`. `what` names the call in the error."""
     if not isinstance(value, type) or not issubclass(value, base):
         raise TypeError(f"{what} a subclass of {base.__name__}, not {value!r:.60}")
 

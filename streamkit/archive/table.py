@@ -471,8 +471,8 @@ class Table(TableFiles):
             return self._append(state, _actions(old, new, changed=True), marks)
 
     def _append(self, state: LogState, actions: list[Any], marks: Mapping[str, int]) -> bool:
-        """Commit to exactly the version of `state`, with these application transactions and the one that says that
-        nobody else has changed rows so far. False if the table has moved on."""
+        """Commit to exactly the version of `state`, with these application transactions and the mark that no other
+        engine has changed rows so far. False if the table has moved on."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 

@@ -138,7 +138,7 @@ class Deleted(_Event, frozen=True, tag=8):
 
 
 class Stirred(_Event, frozen=True, tag=9):
-    """Lanes have work that nobody has claimed."""
+    """Lanes have unclaimed work."""
 
 
 class Skipped(_Event, frozen=True, tag=10):
@@ -243,8 +243,8 @@ class Reset(_Event, frozen=True, tag=11):
 
 
 class Doubted(_Event, frozen=True, tag=12):
-    """Entries failed together with others of their consumer. None of them becomes a dead letter, because nobody knows
-    which one failed."""
+    """Entries failed together with others of their consumer. None of them becomes a dead letter, because the failing
+    one is unknown."""
 
     tickets: list[Range]
 

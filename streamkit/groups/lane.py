@@ -304,7 +304,7 @@ class LaneState:
         return lot.attempt
 
     def _finish(self, ranges: Iterable[Range]) -> None:
-        """Note the entries of `ranges` as done, whatever their state is."""
+        """Note the entries of `ranges` as done, in any state."""
         if self.doubted or self.alone or self.errors:
             for ticket in numbers_of(ranges):
                 self.doubted.discard(ticket)

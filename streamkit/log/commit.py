@@ -370,7 +370,7 @@ class Committer:
             for request in requests:
                 if not request.done and not request.foreign:
                     if self.partition.ended:
-                        request.id = None  # nobody commits it any more
+                        request.id = None  # no process commits it any more
                     request.fail_like(error)
                     if request.id is not None:
                         self.note(request.id, 0)
@@ -735,7 +735,7 @@ class Committer:
                     counts = partition.decode_header(packed, number).id == header.id
                 elif not counts:
                     # It was sent once and is there although that part of the log was removed: it came too late.
-                    # Otherwise nobody can tell.
+                    # Otherwise the outcome is unknown.
                     there = once and number <= partition.head.trimmed
                     sure = there and partition.backend.get(partition.key, [flight.key])[0] is not None
             if counts:

@@ -94,7 +94,7 @@ class Plan:
             full = check_room(self.partition, retention, request, self._added, self.before)
         if full is not None:
             if request.foreign:
-                pass  # its own process refuses it, once nobody can commit it any more when there is room again
+                pass  # its own process refuses it, once no process can commit it when there is room again
             elif request.id is not None:
                 self.given_up.append((request, full))
                 self.voids.append(request.id)
@@ -152,7 +152,7 @@ class Plan:
             self.behind = True
             return False
         if self.base.number >= request.since + WINDOW:
-            request.id = None  # nobody commits it any more
+            request.id = None  # no process commits it any more
             request.leave()
             return not request.foreign
         return id not in self._ids

@@ -364,7 +364,7 @@ class ProgramOverStores:
         except StoreClosed:
             turn.gone, turn.state = True, "stopped"
             return
-        except BaseException as failure:  # also SystemExit: nobody else would hear of it
+        except BaseException as failure:  # also SystemExit, which would be lost in this thread
             error = failure
         with self._changed:
             now = monotonic()

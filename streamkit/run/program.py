@@ -168,7 +168,8 @@ class Program:
                 self._wait(clock, stop, _TTL / 3, end)
             except StoreClosed:
                 break
-            except BaseException as error:  # also SystemExit, or asyncio's CancelledError: nobody else would hear of it
+            # also SystemExit, or asyncio's CancelledError, which would be lost in this thread
+            except BaseException as error:
                 part.state, part.error = "failed", f"{type(error).__name__}: {error}"
                 part.restarts += 1
                 warn("%s failed, and is started again in %.1f s: %s", part.runnable.name, pause, part.error)

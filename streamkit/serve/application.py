@@ -114,7 +114,7 @@ class Application:
                     _log.exception("a request to %s failed", "an unknown resource" if route is None else route.pattern)
                 service.metrics.refusals[problem.code] += 1
                 if isinstance(request.opened, OpenStream):
-                    raise  # half an answer: the connection is cut, so that nobody takes it for the whole
+                    raise  # half an answer: the connection is cut, so that no client takes it for the whole
                 is_topics = request.scope["path"].startswith("/v0/")
                 answer = error_answer(problem) if is_topics else problem.answer()
                 del problem  # it refers to this frame, which refers to it

@@ -317,7 +317,7 @@ class Topics:
             try:
                 self.store.erase(SPACE, topic.segment, sequences=sequences[first : first + 100_000])
             except LeaseNotAcquired:
-                continue  # nobody can read them any more; another process removes them from the storage
+                continue  # no reader gets them any more; another process removes them from the storage
 
     # -- queues -------------------------------------------------------------------------------------------------
 
