@@ -321,7 +321,8 @@ def entries_in(blocks: Sequence[dict[bytes, bytes]], newest: int, first: int, la
     by_row = [*chain.from_iterable(rows.in_rows([row for key, row in merged if key >= start], first, last))]
     count = min(len(by_row), len(entries))
     assert plain(by_row[:count]) == plain(entries[:count])
-    assert len(by_row) == len(entries) or not found.ended
+    # Of many rows, the last ones are not in the first block of their section.
+    assert len(by_row) >= len(entries) or not found.ended
     with suppress(StreamkitError):
         entries += [entry for entry in (rows.last_entry(values[-1]),) if entry is not None and found.ended]
     return [plain(entries), *found]
