@@ -212,7 +212,7 @@ def test_a_store_that_is_made_while_it_is_looked_for_is_no_damage(
         return listdir(path)
 
     monkeypatch.setattr(place.os, "listdir", made_meanwhile)
-    assert place.Place(str(tmp_path), store).path.endswith(str(store))
+    assert place.StoreDirectory(str(tmp_path), store).path.endswith(str(store))
 
 
 @pytest.mark.parametrize("seen", ["rename", "rmtree"])
