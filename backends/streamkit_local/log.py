@@ -79,6 +79,9 @@ class PartitionLog:
         self._file: OpenFile | None = None
         self._name = ""
         self._locked: list[OpenFile] = []
+        self._logged: dict[int, int] = {}
+        """By the beginning of a file: the position of a row in it that was put with NEXT. Until that row is deleted the
+        file need not be read to know that it is needed."""
         self.wrote = False
         """Something since it was opened, so its end is to be claimed when it is closed."""
 
@@ -505,7 +508,9 @@ class PartitionLog:
         if removed:
             self._sync_all()
         names = os.listdir(self.path)
-        kept = {log_name(file.base) for file in state.files}
+        bases = {file.base for file in state.files}
+        self._logged = {base: position for base, position in self._logged.items() if base in bases}
+        kept = {*map(log_name, bases)}
         for name in names:
             if name.endswith(".log") and name not in kept:
                 unlink(os.path.join(self.path, name))
@@ -522,6 +527,9 @@ class PartitionLog:
         if not file.samples and not file.index:
             return False
         position, dropped = file.base + START, self.state.view.dropped
+        known = self._logged.get(file.base)
+        if known is not None and not dropped.end(known):
+            return True
         while position < end:
             position = dropped.end(position) or position
             if position >= end:
@@ -529,6 +537,7 @@ class PartitionLog:
             for found in self.reader.walk(file, position, end, 65536):
                 position = found.stop
                 if found.kind == NEXT_ROW and not dropped.end(found.position):
+                    self._logged[file.base] = found.position
                     return True
                 if dropped.end(position):
                     break

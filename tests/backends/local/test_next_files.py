@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from fix_local import Append, LocalStore, P, Put, in_child, write
@@ -12,6 +12,9 @@ from fix_local import Append, LocalStore, P, Put, in_child, write
 from streamkit.backend import ABSENT, Conflict
 from streamkit_local import log
 from streamkit_local.head import BASE, END, SYNCED, unseal
+from streamkit_local.reading import Reader
+from streamkit_local.record import StoredRecord
+from streamkit_local.state import LogFile
 
 
 class Ending:
@@ -86,3 +89,31 @@ def test_a_thread_that_is_interrupted_between_them_goes_on(local: LocalStore, la
         go_on_until(local, last, interrupt)
     write(local.backend, P, [Put(b"mine", b"2"), Append(b"1", b"3")])
     assert local.rows() == local.rows_anew() == {b"row": b"1", b"mine": b"2", b"1": b"3"}
+
+
+def test_going_on_reads_no_file_again_that_is_known_to_be_needed(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "ROLL", 1000)
+    bases: list[int] = []
+    walk = Reader.walk
+
+    def counted(self: Reader, file: LogFile, *arguments: int) -> Iterator[StoredRecord]:
+        bases.append(file.base)
+        return walk(self, file, *arguments)
+
+    def append(first: int, last: int) -> int:
+        """The number of files that were walked through meanwhile."""
+        bases.clear()
+        write(local.backend, P, [Append(b"%05d" % at, bytes(500)) for at in range(first, last)], durable=False)
+        return len(set(bases))
+
+    monkeypatch.setattr(Reader, "walk", counted)
+    append(0, 100)
+    assert len(list(local.path.rglob("*.log"))) > 30
+    assert append(100, 104) < 10
+    # A file without the row that is known is read again, and goes.
+    local.backend.delete(P, [b"%05d" % at for at in range(90)])
+    append(104, 108)
+    assert len(list(local.path.rglob("*.log"))) < 20
+    assert sorted(local.rows()) == [b"%05d" % at for at in range(90, 108)]
