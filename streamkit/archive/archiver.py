@@ -65,9 +65,11 @@ def archive_space(
                     raise
                 continue
             group[0].check_space()  # a store that was deleted and created again gets no rows of the old one
+            heads = [partition.head for partition in group]
             for partition in group:
                 index(partition)
-            planned = _planned(group, held, archive)
+            unmoved = [partition for partition, head in zip(group, heads, strict=True) if partition.head is head]
+            planned = _planned(group, unmoved, held, archive)
             done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
             for partition in group:
                 remove_trimmed_rows(archive, partition, held)
@@ -77,22 +79,26 @@ def archive_space(
     return ArchiveReport(partitions[0].space, *total, removed, archived, tuple(busy))
 
 
-def _planned(partitions: Sequence[Partition], lease: Lease, archive: Archive) -> list[Growing]:
-    """The place in the table of each partition, under their lease.
+def _planned(
+    partitions: Sequence[Partition], unmoved: Sequence[Partition], lease: Lease, archive: Archive
+) -> list[Growing]:
+    """The place in the table of each partition, under their lease. The heads of `unmoved` may be old.
 
     An archiver that was stopped is continued from the table. A commit that the head does not know yet is taken over.
     PermanentError if the log says that something is archived, and here is no table.
     """
     table = archive.table
     state = table.state()
+    for partition in partitions:
+        reached = table.archived(state, partition.partition)
+        if reached > partition.watermark or (reached < partition.watermark and partition in unmoved):
+            partition.read_head()  # another process may have archived, or erased, since this one looked
     archived = max(partition.head.archived for partition in partitions)
     if state is None and archived:
         raise archive.missing(archived)
     if state is not None:
         table.check_incarnation(state, partitions[0].settings)
         for partition in partitions:
-            if table.archived(state, partition.partition) > partition.watermark:
-                partition.read_head()  # another process has archived since this one looked
             if partition.head.floor.number > table.archived(state, partition.partition) + 1:
                 # The next transactions do not follow on the archived ones. Another engine may put both into one file,
                 # and deleted rows could not be noticed then. (A file of several partitions stays.)

@@ -120,15 +120,18 @@ def test_an_archiver_that_looked_before_another_archived_continues_from_the_tabl
     assert len(texts(first)) == 12
 
 
+@pytest.mark.parametrize("indexed", [False, True], ids=["a tail", "all indexed"])
 @pytest.mark.parametrize("archived", [False, True], ids=["nothing archived", "an archive"])
 def test_what_is_erased_between_the_look_and_the_lease_is_not_archived(
-    world: World, monkeypatch: pytest.MonkeyPatch, archived: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, archived: bool, indexed: bool
 ) -> None:
     slow, fast = world.process(), world.process()
     fill(slow, "first", 2, "t")
     if archived:
         slow.archive(SPACE)
     fill(slow, "secret", 5)
+    if indexed:
+        slow.archive(SPACE, min_age=1e6)
     once_before(monkeypatch, archiver, "archive_space", lambda: fast.erase(SPACE, "s"))
     slow.archive(SPACE)
     assert world.archived_payloads() == {b"first 0", b"first 1"}
