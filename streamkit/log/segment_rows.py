@@ -27,6 +27,8 @@ _MOST = 1024
 _TOGETHER = 256
 """Entries of several rows that are handed out together."""
 _ALL = 1 << 30
+_ENDLESS = 1 << 63
+"""No entry has this sequence."""
 _twin: Any = speed.twin
 
 
@@ -144,7 +146,10 @@ class SegmentRows:
             entry: Entry | None = _twin.last_entry(self._reader, row)
             if entry is not None:
                 return entry
-        piece = decode_index_row(DataRow, b"", row).pieces[-1]
+        pieces = decode_index_row(DataRow, b"", row).pieces
+        if not pieces or not 1 <= pieces[-1].first_sequence <= pieces[-1].last_sequence < _ENDLESS:
+            return None
+        piece = pieces[-1]
         entries: list[Entry] = []
         self.in_pieces((piece,), piece.last_sequence, piece.last_sequence, entries)
         return entries[-1] if entries else None

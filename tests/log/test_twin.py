@@ -328,6 +328,17 @@ def entries_in(blocks: Sequence[dict[bytes, bytes]], newest: int, first: int, la
     return [plain(entries), *found]
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("first", "count"), [(1, 0), (0, 1), (-5, 1), (1, 1 << 63), (1 << 63, 1), ((1 << 64) - 1, 9)])
+def test_a_row_that_claims_what_no_segment_has_ends_with_no_entry(codec: str, first: int, count: int) -> None:
+    frame = written_frame(Random(1), 7, 1, 1)
+    with using(codec):
+        rows = SegmentRows("sp", 0, 1, "s", SEED, b"in")
+        row = encode_index_row(DataRow([Piece(7, 5, first, count, 0, len(frame), frame, 0, 9)]))
+        assert rows.last_entry(row) is None
+        assert rows.last_entry(encode_index_row(DataRow([]))) is None
+
+
 @both
 def test_segments_have_the_same_entries_for_both(covered: Callable[[str, int], None]) -> None:
     dice, whole, alike = Random(7), 0, 0
