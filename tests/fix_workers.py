@@ -15,8 +15,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/spark/"
 SECOND_SPARK = (
-    *("test_spark.py", "test_frames.py", "test_rollups.py", "test_s3a.py", "test_stores.py"),
-    *("test_streams.py", "test_typed.py"),
+    "test_frames.py",
+    "test_rollups.py",
+    "test_s3a.py",
+    "test_spark.py",
+    "test_stores.py",
+    "test_streams.py",
+    "test_typed.py",
 )
 """Half of the work of Spark: it has a session of its own, on another worker."""
 WITHOUT_SPARK = ("test_lag.py", "test_repeated.py", "test_requests.py", "test_rounds.py", "test_versions.py")
