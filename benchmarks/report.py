@@ -95,7 +95,7 @@ def _is(result: Result, target: Target) -> str:
 
 
 def _rows(run: Run) -> list[tuple[str, ...]]:
-    """Cells in the order of _HEADS; one row for each target."""
+    """Cells in the order of _HEADS: one row for each target, or for a result without targets."""
     rows: list[tuple[str, ...]] = []
     for result in run.results:
         others = [name for name in result.rounds if name != result.subject]
@@ -105,6 +105,8 @@ def _rows(run: Run) -> list[tuple[str, ...]]:
             reached = "yes" if result.reached(target) else "**no**"
             rows.append((*first, _wanted(result, target), _is(result, target), reached))
             first = ("", "", "")
+        if not result.targets:
+            rows.append((*first, "", "", ""))
     return rows
 
 

@@ -71,6 +71,11 @@ def test_the_server_is_measured_beside_others(tmp_path: Path) -> None:
         assert f"| {work}" in done.stdout
 
 
+def test_a_row_without_a_target_is_shown() -> None:
+    alone = Result("group: claim and acknowledge 1", "entries/s", "", {"streamkit": [10.0]}, [])
+    assert "| group: claim and acknowledge 1 | 10.0/s |" in markdown(Run("today", False, MACHINE, [alone]), "x.png")
+
+
 def test_a_target_of_another_contender_names_it() -> None:
     rounds = {"streamkit": [10.0], PYTHON: [30.0], "SQLite": [15.0]}
     row = Result("peek", "peeks/s", "", rounds, [at_least(1, "SQLite"), at_least(2, "SQLite", PYTHON)])
