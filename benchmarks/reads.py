@@ -13,11 +13,11 @@ from .payloads import random_batches
 __all__ = ["run"]
 
 _SEGMENTS = 10
-_ONES = [at_least(1, "SQLite"), at_least(2, "eventsourcing", PYTHON)]
+_ONES = [at_least(1, "SQLite"), at_least(2.5, "eventsourcing"), at_least(2, "eventsourcing", PYTHON)]
 
 
 def run(bench: Bench) -> Iterator[Result]:
-    yield from _read(bench, 1000, bench.size(1_000_000, 20_000), [at_least(2, "SQLite")])
+    yield from _read(bench, 1000, bench.size(1_000_000, 20_000), [at_least(7_000_000)])
     yield from _read(bench, 1, bench.size(200_000, 2000), _ONES)
 
 

@@ -81,7 +81,7 @@ def test_a_target_of_another_contender_names_it() -> None:
     row = Result("peek", "peeks/s", "", rounds, [at_least(1, "SQLite"), at_least(2, "SQLite", PYTHON)])
     page = markdown(Run("today", False, MACHINE, [row]), "x.png")
     assert "| ≥ 1 × SQLite | 0.67 × | **no** |" in page
-    assert f"| {PYTHON}: ≥ 2 × SQLite | 2.00 × | yes |" in page
+    assert f"| ≥ 2 × SQLite ({PYTHON}) | 2.00 × | yes |" in page
     del rounds[PYTHON]  # the twin is not installed: streamkit itself is without it
     assert row.value(row.targets[1]) == row.value(row.targets[0])
 
