@@ -42,6 +42,7 @@ _SMALL: Final = 256 << 10
 """A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
 _ROOM: Final = 1 << 20
 """The most bytes that are filled with zeros in advance."""
+_ZEROS: Final = bytes(64 << 10)
 _TOGETHER: Final = 4 << 20
 """Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1
@@ -427,7 +428,8 @@ class PartitionLog:
         try:
             there = os.fstat(file.fd).st_size
             if there < room:
-                write_all(file.fd, bytes(room - there), there)
+                for start in range(there, room, len(_ZEROS)):
+                    write_all(file.fd, _ZEROS[: room - start], start)
             file.room = room
         except OSError:
             os.ftruncate(file.fd, at)
