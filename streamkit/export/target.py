@@ -225,6 +225,8 @@ class _Importer:
                     if self._marks[marks : marks + 1] != [digest.hex()]:
                         raise _edited(number)
                     marks += 1
+                if isinstance(line, Space):
+                    _check_space(line, number)
                 digest.add(data, entry=False)
                 spaces += self._take(line, number)
             if marks != len(self._marks):

@@ -491,7 +491,7 @@ def test_a_file_that_changes_after_its_check_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str, remote: bool
 ) -> None:
     source, other = new_store(), new_store(remote=remote)
-    source.produce("s", "a", [Record(b"abc"), Record(b"def")])
+    source.produce("s", "a", [Record(b"abc"), Record(b"ghi")])
     export_store(source, tmp_path / "one")
     whole = (tmp_path / "one").read_bytes()
     check = target._checked
@@ -499,7 +499,7 @@ def test_a_file_that_changes_after_its_check_is_not_imported(
     def checked(file: BinaryIO) -> object:
         found = check(file)
         lines = whole.splitlines(keepends=True)
-        (tmp_path / "one").write_bytes(b"".join(lines[:-1]) if edit == "cut" else whole.replace(b"def", b"xyz"))
+        (tmp_path / "one").write_bytes(b"".join(lines[:-1]) if edit == "cut" else whole.replace(b"ghi", b"xyz"))
         return found
 
     monkeypatch.setattr(target, "_checked", checked)
@@ -509,7 +509,25 @@ def test_a_file_that_changes_after_its_check_is_not_imported(
     monkeypatch.undo()
     (tmp_path / "one").write_bytes(whole)
     import_store(other, tmp_path / "one")
-    assert [entry.payload for entry in other.consume_space("s")] == [b"abc", b"def"]
+    assert [entry.payload for entry in other.consume_space("s")] == [b"abc", b"ghi"]
+
+
+def test_a_space_that_changes_after_the_check_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, other = new_store(), new_store()
+    source.produce("s", "a", [Record(b"abc")])
+    export_store(source, tmp_path / "one")
+    whole = (tmp_path / "one").read_bytes()
+    check = target._checked
+
+    def checked(file: BinaryIO) -> object:
+        found = check(file)
+        (tmp_path / "one").write_bytes(whole.replace(b'"incarnation":"', b'"incarnation":"no'))
+        return found
+
+    monkeypatch.setattr(target, "_checked", checked)
+    with pytest.raises(CorruptData, match="line 2 of the export: non-hexadecimal"):
+        import_store(other, tmp_path / "one")
+    assert list(other.get_spaces()) == []
 
 
 @pytest.mark.parametrize("first", ["removal", "completion"])
