@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .measure import PYTHON
 from .report import Run, number
 
 __all__ = ["BEGIN", "END", "ROWS", "with_figures"]
@@ -33,9 +34,10 @@ def with_figures(text: str, run: Run) -> str:
     judged = [(result, target) for result in run.results for target in result.targets]
     reached = sum(result.reached(target) for result, target in judged)
     rounds = max(len(found) for result in run.results for found in result.rounds.values())
+    twin = ", with the compiled twin" if any(PYTHON in result.rounds for result in run.results) else ""
     lines = [
         f"{run.machine['processor']}, {run.machine['disk']}, Python {run.machine['python']}, {run.when}; random "
-        f"payloads of 128 bytes, medians of {rounds} rounds, a second:",
+        f"payloads of 128 bytes, medians of {rounds} rounds{twin}, a second:",
         "",
         "| | streamkit | SQLite | eventsourcing on SQLite | bare file |",
         "|---|---|---|---|---|",

@@ -58,7 +58,7 @@ _WHY = {
     "ready records, and 0.15 ms once the process has met the segment.",
     "bytes on disk / payload, 1 a commit": "Entries are stored twice, in packs of the log and beside its index, and "
     "the newest entries are not merged yet.",
-    "memory, writing and merging": "Memory holds the statuses of up to 65,536 segments (18 MB), a tail of up to 16,384 "
+    "memory, writing and merging": "Memory holds the statuses of up to 40,960 segments (20 MB), a tail of up to 16,384 "
     "frames, and the output of upkeep.",
 }
 """Reasons for a missed target: where the time or the space goes. Check them again after an optimisation."""

@@ -45,8 +45,8 @@ __all__ = ["Partition", "seed_of"]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_KNOWN = 1 << 16
-"""Segments, 280 bytes each. More are known where one transaction writes to more."""
+_KNOWN = 40 << 10
+"""Segments, about 480 bytes each with their names: 20 MB. More are known where one transaction writes to more."""
 _TOGETHER = 5000
 """Segments whose statuses are looked up together."""
 _SHARE = 8
