@@ -76,8 +76,8 @@ def entries_of(store: Store, space: str = SPACE) -> list[tuple[Any, ...]]:
 def restore_beside_damaged(
     client: Client, root: str, capsys: pytest.CaptureFixture[str], harm: Callable[[Store, str], None]
 ) -> None:
-    """Restore three archived spaces, two of which `harm(store, space)` has damaged: the third is restored, and an error
-    names the others."""
+    """Restore three archived spaces. `harm(store, space)` has damaged two of them. The third one is restored, and an
+    error names the others."""
     from streamkit.spark.jobs import restore
 
     into, long = uuid4(), "l" * 200

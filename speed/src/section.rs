@@ -66,8 +66,8 @@ impl Hasher for AsItIs {
     }
 }
 
-/// (hashes, blocks) of sorted rows, of which those from `new` on are new: the hashes of their subjects, each once, as
-/// unsigned integers of 32 bits; and of each block that is full, (rows up to its end, body, flags).
+/// (hashes, blocks) of sorted rows. The rows from `new` on are new. The hashes are those of the subjects, each once, as
+/// unsigned integers of 32 bits. A block is full: (rows up to its end, body, flags).
 ///
 /// None if a key is not after the one before it, or not after `last`, the one before `new`.
 #[pyfunction]

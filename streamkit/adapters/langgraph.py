@@ -30,8 +30,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from ..aio.leases import until_granted
 from ..client import connect
-from ..errors import LeaseNotAcquired, SequenceMismatch, TransientError
+from ..errors import SequenceMismatch
 from ..leases import Lease
 from ..model import Record
 from ..store import Store
@@ -145,22 +146,16 @@ class Session:
         self._end().__exit__(None, None, None)
 
     async def __aenter__(self) -> Lease:
-        # The pauses are on the event loop: waiting sessions keep no thread, so the holder's writes find one.
-        end, pause = asyncio.get_running_loop().time() + (self._wait or 0.0), min(0.05, self._ttl / 10)
-        while True:
-            lease = self._make(None)
-            entering = asyncio.ensure_future(asyncio.to_thread(lease.__enter__))
-            try:
-                return self._begin(await asyncio.shield(entering))
-            except asyncio.CancelledError:
-                entering.add_done_callback(_give_back)  # it may be granted yet
-                raise
-            except (LeaseNotAcquired, TransientError):
-                rest = end - asyncio.get_running_loop().time()
-                if rest <= 0:
-                    raise
-            await asyncio.sleep(min(pause * (0.5 + random.random()), rest))
-            pause = min(pause * 1.5, self._ttl / 4, 0.5)
+        # Waiting sessions keep no thread, so the holder's writes find one.
+        return self._begin(await until_granted(self._ask, self._ttl, self._wait or 0.0))
+
+    async def _ask(self) -> Lease:
+        entering = asyncio.ensure_future(asyncio.to_thread(self._make(None).__enter__))
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            entering.add_done_callback(_give_back)  # it may be granted yet
+            raise
 
     async def __aexit__(self, *exception: object) -> None:
         await asyncio.shield(asyncio.to_thread(self._end().__exit__, None, None, None))

@@ -5,17 +5,36 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import LeaseNotAcquired, TransientError
 from ..leases import Lease
 from .threads import Calls, Threads
 
-__all__ = ["AsyncLease", "Lost"]
+__all__ = ["AsyncLease", "Lost", "until_granted"]
 
 _LONGEST_PAUSE = 0.5
+_T = TypeVar("_T")
+
+
+async def until_granted(ask: Callable[[], Awaitable[_T]], ttl: float, wait: float) -> _T:
+    """Ask for a lease until it is granted, for `wait` seconds. The pauses are on the event loop and keep no thread.
+
+    The last LeaseNotAcquired or TransientError if it is not granted.
+    """
+    end, pause = asyncio.get_running_loop().time() + wait, min(0.05, ttl / 10)
+    while True:
+        try:
+            return await ask()
+        except (LeaseNotAcquired, TransientError):
+            rest = end - asyncio.get_running_loop().time()
+            if rest <= 0:
+                raise
+        await asyncio.sleep(min(pause * (0.5 + random.random()), rest))
+        pause = min(pause * 1.5, ttl / 4, _LONGEST_PAUSE)
 
 
 class Lost(threading.Event):
@@ -76,23 +95,18 @@ class AsyncLease:
         self.held.check()
 
     async def __aenter__(self) -> AsyncLease:
-        end = self._calls.check().time() + self._wait
-        pause = min(0.05, self.ttl / 10)
-        while True:
-            entering = self._calls.submit(self.held.__enter__)
-            try:
-                await asyncio.wrap_future(entering)
-                return self
-            except asyncio.CancelledError:
-                # It may be granted yet.
-                entering.add_done_callback(self._give_back)
-                raise
-            except (LeaseNotAcquired, TransientError):
-                rest = end - asyncio.get_running_loop().time()
-                if rest <= 0:
-                    raise
-            await asyncio.sleep(min(pause * (0.5 + random.random()), rest))
-            pause = min(pause * 1.5, self.ttl / 4, _LONGEST_PAUSE)
+        self._calls.check()
+        await until_granted(self._ask, self.ttl, self._wait)
+        return self
+
+    async def _ask(self) -> None:
+        entering = self._calls.submit(self.held.__enter__)
+        try:
+            await asyncio.wrap_future(entering)
+        except asyncio.CancelledError:
+            # It may be granted yet.
+            entering.add_done_callback(self._give_back)
+            raise
 
     def _give_back(self, entering: Future[Any]) -> None:
         if not entering.cancelled() and entering.exception() is None:

@@ -308,8 +308,8 @@ def _check_version(id: bytes, version: int) -> None:
 def _section_rows(
     keys: Sequence[bytes], values: Sequence[bytes], new: int, last: bytes | None
 ) -> tuple[bytes, list[tuple[int, bytes, int]]]:
-    """Return (hashes, blocks) of rows of which those from `new` on are new: the hashes of their subjects, each once, as
-    an array's bytes; and of each block that is full, (rows up to its end, body, flags).
+    """Return (hashes, blocks) of rows. The rows from `new` on are new. The hashes are those of the subjects, each once,
+    as an array's bytes. A block is full: (rows up to its end, body, flags).
 
     ValueError if a key is not after the one before it, or not after `last`, the one before `new`.
     """

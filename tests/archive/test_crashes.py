@@ -170,7 +170,7 @@ def test_a_lost_answer_of_the_table_is_settled_by_looking(world: World, monkeypa
 
 
 def archive_twice(world: World) -> None:
-    """Two archive runs, of which the first makes the table. After the grace the archived transactions leave the log."""
+    """Two archive runs. The first one makes the table. After the grace the archived transactions leave the log."""
     with world.process() as client:
         world.run(client)
         client.store(world.id).produce(SPACE, "a0", [Record(b"later")])

@@ -72,7 +72,7 @@ def _serve(asked: socket.socket) -> None:
 
     with suppress(SystemExit), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         main(["stores", "--url", "memory://nothing"])  # what a command imports when it runs
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for the programs
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for the programs
     gc.freeze()
     while 0 not in select.select([asked, 0], [], [])[0]:
         asking, _ = asked.accept()

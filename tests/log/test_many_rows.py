@@ -19,7 +19,7 @@ from streamkit.log.partition import Partition
 
 SPACE, SEGMENT = "space", "s"
 MANY = 600
-"""Entries, in 30 blocks, of which a reader gets the first 256 together."""
+"""Entries. They are in 30 blocks, and a reader gets the first 256 together."""
 
 
 @pytest.fixture
