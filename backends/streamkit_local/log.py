@@ -70,7 +70,8 @@ class PartitionLog:
         self.head = Head(os.path.join(path, "head"), partition, readonly=readonly)
         self.words = self.head.words
         self.reader = Reader(path, self.head.identity.decode("latin-1"), crc32(self.head.identity))
-        self.word = 0
+        self.word = -1
+        """No word is negative, so the head is read before anything else."""
         self._base = 0
         """The word that says where the file that is open begins."""
         self.state = State(0)

@@ -285,6 +285,18 @@ def test_a_flipped_bit_in_a_head_is_found_or_harmless(local: LocalStore) -> None
     assert found >= {*range(18), *range(20, 24 + len(P)), *range(512, 528)}
 
 
+@pytest.mark.parametrize("size", [8, 24, 3584])
+def test_a_head_with_zeros_in_the_place_of_its_words_is_damage(local: LocalStore, size: int) -> None:
+    rows = fill(local, 3)
+    local.close()
+    with open(local.head(), "r+b") as file:
+        file.seek(512)
+        file.write(bytes(size))
+    for call in (lambda: local.rows_anew(), lambda: local.open().get(P, list(rows))):
+        with pytest.raises(CorruptData, match="head is damaged"):
+            call()
+
+
 def test_any_flipped_bit_of_a_position_is_found() -> None:
     for position in (0, 1, 65535, 1 << 40, (1 << 48) - 1):
         word = seal(position)
