@@ -173,8 +173,12 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
                 f"{name} is {getattr(found, name)!r}, not {getattr(settings, name)!r}" for name in others
             )
             fixed = {"partitions", "durability"} & {*others}
-            what = "and they cannot be changed" if fixed else "which change_space() can change; or create it with these"
-            raise SpaceExists(f"space {space!r} exists with other settings ({changed}), {what}")
+            remedy = (
+                "these cannot be changed: pass the settings that it has, or choose another name"
+                if fixed
+                else "change them with change_space(), or pass the settings that it has"
+            )
+            raise SpaceExists(f"space {space!r} exists with other settings ({changed}); {remedy}")
         if backend.get(first, [bytes(HEAD)])[0] is not None:
             return
         if _had_head(backend, first, settings):

@@ -86,7 +86,7 @@ class Repository:
         """One point; the latest if None. PermanentError if there is none, saying which there are."""
         points = self.points()
         if not points:
-            raise PermanentError(f"there is no backup of the store {self.store} here{self._others()}")
+            raise PermanentError(f"the target has no backup of the store {self.store}{self._others()}")
         for point in reversed(points):
             if number in (None, point.number):
                 return point
@@ -101,7 +101,9 @@ class Repository:
                 row = next(inner(kept).backend.scan(ROOT, *points_range(), limit=1), None)
                 if row is not None:
                     stores.append(str(decode_json(PointRow, row.key, open_row(ROOT, row.key, row.data)).point.store))
-        return f"; there are backups of {', '.join(sorted(stores))}: name one with backup_of" if stores else ""
+        if not stores:
+            return " or of any other store: name another target"
+        return f"; it has backups of {', '.join(sorted(stores))}: name one of them with backup_of"
 
     def put_point(self, point: BackupPoint) -> None:
         """Record that a point is complete."""

@@ -116,7 +116,9 @@ def _options(
     url: Url = None,
     store: StoreId = None,
     archive: Archive = None,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     """--url, --store and --archive may stand before the command as well as after it."""
     given = {"url": url, "store": store, "archive": archive}
@@ -131,7 +133,9 @@ class _Notes(logging.Handler):
     """Print the library's warnings as lines on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print_note(f"{record.levelname.lower()}: {record.getMessage()}")
+        error = record.exc_info[1] if record.exc_info else None
+        cause = f": {type(error).__name__}: {error}" if error else ""
+        print_note(f"{record.levelname.lower()}: {record.getMessage()}{cause}".replace("\n", " "))
 
 
 def _name(error: Exception) -> str:
@@ -166,7 +170,8 @@ def run(args: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
         if message := " ".join(error.format_message().split()):
-            print_note(f"wrong usage: {message} (see streamkit --help)")
+            context = getattr(error, "ctx", None)
+            print_note(f"wrong usage: {message} (see {context.command_path if context else 'streamkit'} --help)")
         return error.exit_code
     except (StreamkitError, OSError) as error:
         message = "; ".join((str(error), *getattr(error, "__notes__", ())))

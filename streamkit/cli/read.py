@@ -50,7 +50,9 @@ def consume(
     if segment is None and (min_sequence or max_sequence):
         raise typer.BadParameter("--min-sequence and --max-sequence need --segment")
     if segment is not None and (offset or len(spaces) > 1):
-        raise typer.BadParameter("--segment takes one SPACE and goes by --min-sequence, not by --offset")
+        raise typer.BadParameter(
+            "--segment reads one segment of one SPACE: begin it with --min-sequence, not with --offset"
+        )
     offsets = _offsets(spaces, offset or [])
     if segment is not None:
         entries = opened.consume_segment(

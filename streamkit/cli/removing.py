@@ -40,7 +40,11 @@ def trim(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Remove the first entries of a segment, or the first transactions of a space. One bound is given."""
+    """Remove the first entries of a segment, or the first transactions of a space. Give one of the bounds."""
+    bounds = {"--before": before, "--keep-entries": keep_entries, "--keep-bytes": keep_bytes, "--max-age": max_age}
+    given = [name for name, value in bounds.items() if value is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(f"give one of {', '.join(bounds)}, not {' and '.join(given) or 'none'}")
     place = before if before is None or segment is None else _sequence(before)
     check_space(opened, space)
     report = opened.trim(
@@ -82,6 +86,8 @@ def erase(
 ) -> None:
     """Make entries unreadable for ever, in log, index and archive. Prints the entries' count first, and asks."""
     pairs = metadata_pairs(metadata or ()) or None
+    if segment is None and pairs is None:
+        raise typer.BadParameter("name the entries: give SEGMENT, --metadata NAME=VALUE, or both")
     with progress("searching", unit="entries") as bar:
         check_space(opened, space)
         if not yes or dry_run:

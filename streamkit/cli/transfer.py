@@ -48,6 +48,10 @@ def export(
     """
     from streamkit.export import export_store
 
+    if not file.absolute().parent.is_dir():
+        raise typer.BadParameter(
+            f"there is no folder {str(file.absolute().parent)!r}: make it first", param_hint="FILE"
+        )
     for name in space or ():
         check_space(opened, name)
     with progress("exporting", unit="entries") as bar:
@@ -77,6 +81,8 @@ def import_(
     """
     from streamkit.export import import_store
 
+    if not file.exists():
+        raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
     with progress("importing", unit="entries") as bar:
         report = import_store(opened, file, restart=restart, progress=bar.at)
     if json:

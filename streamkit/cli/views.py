@@ -73,7 +73,9 @@ def view(
 
     found = list(find_views(opened, name, local=True))
     if not found:
-        raise typer.BadParameter(f"there is no database of a view {name!r} here", param_hint="NAME")
+        raise typer.BadParameter(
+            f"no database of a view {name!r} is on this machine: `streamkit views` lists the views", param_hint="NAME"
+        )
     if action == "show":
         _print(found[0], json)
     else:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ..arguments import check_type
-from ..errors import DeliveryLost, GroupExists, SequenceMismatch, SpaceExists, StoreClosed
+from ..errors import DeliveryLost, GroupExists, InvalidOffset, SequenceMismatch, SpaceExists, StoreClosed
 from ..lexkey import LexKey
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
@@ -183,7 +183,10 @@ def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> li
     if isinstance(start, str) and start == "end":
         return list(source.ends().items())
     if isinstance(start, (str, bytes)):
-        return list(source.after(start).items())
+        try:
+            return list(source.after(start).items())
+        except InvalidOffset as error:
+            raise InvalidOffset(f"{error}; a group also begins at 'beginning' or 'end'") from error
     raise TypeError(f"start is 'beginning', 'end' or an offset, not {type(start).__name__}")
 
 

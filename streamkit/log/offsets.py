@@ -90,7 +90,9 @@ class Offset(NamedTuple):
             try:
                 data = bytes.fromhex(data)
             except ValueError as error:
-                raise InvalidOffset("the offset is not hexadecimal text; pass the result of `.hex()`") from error
+                raise InvalidOffset(
+                    f"{data[:40]!r} is not an offset: pass the hexadecimal text that the store gave"
+                ) from error
         if not isinstance(data, bytes):
             raise TypeError(f"an offset is LexKey, bytes or hex text, not {type(data).__name__}")
         if len(data) < 6 or not data.startswith(_MAGIC):

@@ -131,6 +131,8 @@ class Registry(Generic[T]):
         self._by_kind: dict[type[T], Type[T]] = {}
         self._current: dict[tuple[str | None, str | None], Callable[[bytes], T]] = {}
         """Choose the decoder of a payload by its metadata. A payload of the present version costs one lookup."""
+        if not isinstance(types, Iterable):
+            raise TypeError(f"types is an iterable of classes, as in Registry([Placed, Paid]), not {types!r:.60}")
         for given in types:
             made = given if isinstance(given, Type) else Type(given)
             if made.name in self._by_name:

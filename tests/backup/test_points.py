@@ -110,9 +110,9 @@ def test_a_store_that_has_something_is_not_overwritten(
     other.produce("mine", "s", [Record(b"2")])
     with pytest.raises(PermanentError, match="is not empty"):
         other.restore_backup(tmp_path / "backups", backup_of=store.id)
-    with pytest.raises(PermanentError, match=f"there are backups of {store.id}: name one with backup_of"):
+    with pytest.raises(PermanentError, match=f"it has backups of {store.id}: name one of them with backup_of"):
         other.restore_backup(tmp_path / "backups")
-    with pytest.raises(PermanentError, match="no backup"):
+    with pytest.raises(PermanentError, match=r"no backup of the store .* or of any other store: name another"):
         other.restore_backup(tmp_path / "nothing")
     assert list(other.get_spaces()) == ["mine"]
     assert payloads(other, "mine") == [b"2"]

@@ -569,6 +569,11 @@ def test_a_signal_reaches_the_command_and_the_lease_is_free_afterwards(cli: Comm
         ["spaces", "--store", "not-a-uuid"],
         ["spaces", "--url", "gopher://x"],
         ["lease", "nightly"],
+        ["trim", "a"],
+        ["trim", "a", "--keep-entries", "1", "--max-age", "1"],
+        ["erase", "a", "--yes"],
+        ["export", "no-such-folder/orders.ndjson"],
+        ["import", "no-such-file"],
         ["erase", "a", "--metadata", "subject:user-1", "--yes"],
         ["erase", "a", "--metadata", "=user-1", "--yes"],
         ["erase", "a", "--metadata", "subject=user-1", "--metadata", "subject=user-2", "--yes"],
@@ -580,6 +585,24 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli: CommandLine, args: Sequenc
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("wrong usage: ")
     assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "remedy"),
+    [
+        (["trim", "a"], "--before, --keep-entries, --keep-bytes, --max-age, not none (see streamkit trim --help)"),
+        (["trim", "a", "--max-age", "1", "--keep-bytes", "1"], "not --keep-bytes and --max-age"),
+        (["erase", "a"], "give SEGMENT, --metadata NAME=VALUE, or both (see streamkit erase --help)"),
+        (["group", "seek", "a"], "(see streamkit group seek --help)"),
+        (["no-such-command"], "(see streamkit --help)"),
+        (["consume", "a", "--offset", "the-start"], "'the-start' is not an offset"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_an_error_names_the_options_and_the_help_of_its_command(
+    cli: CommandLine, args: Sequence[str], remedy: str
+) -> None:
+    assert remedy in cli(*args).err
 
 
 def test_no_store_is_guessed(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

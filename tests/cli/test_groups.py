@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,30 @@ def test_a_command_works_off_a_group(store: Store, tmp_path: Path, capfd: pytest
     assert [(tmp_path / name).read_text() for name in "123"] == ["good", "bad", "good"]
     assert capfd.readouterr().err.endswith("2 done, 1 attempts failed, 1 dead, 0 too late\n")
     assert [letter.entry.sequence for letter in store.group("orders", "billing").dead_letters()] == [2]
+
+
+def test_the_warning_about_a_failed_command_names_its_exit_code(
+    store: Store, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = logging.getLogger("streamkit")  # pytest's own handler would take the warnings
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", [])
+    store.produce("orders", "a", [Record(b"bad")])
+    store.group("orders", "billing", max_deliveries=1)
+    assert run(["work", "orders", "billing", "--drain", "--", sys.executable, "-c", "raise SystemExit(3)"]) == 0
+    warning, count = capfd.readouterr().err.splitlines()
+    assert warning.endswith(f"attempt 1 of 1: CommandFailed: {sys.executable} exited with 3")
+    assert count == "0 done, 1 attempts failed, 1 dead, 0 too late"
+
+
+def test_a_group_is_moved_to_an_offset_or_to_an_end(store: Store, capfd: pytest.CaptureFixture[str]) -> None:
+    store.produce("orders", "a", [Record(b"1")])
+    store.group("orders", "billing")
+    assert run(["group", "seek", "orders", "billing", "start"]) == 1
+    assert "'start' is not an offset" in (text := capfd.readouterr().err)
+    assert "'beginning' or 'end'" in text
+    assert run(["group", "seek", "orders", "billing", "end"]) == 0
+    assert store.group("orders", "billing").status().lag == 0
 
 
 def test_a_command_that_does_not_exist_takes_nothing(store: Store, capfd: pytest.CaptureFixture[str]) -> None:

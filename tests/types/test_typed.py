@@ -302,6 +302,7 @@ def made(*arguments: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
+        (lambda: Registry(Placed), TypeError, r"as in Registry\(\[Placed, Paid\]\), not <class .*Placed"),  # type: ignore[arg-type]
         (lambda: registry(), ValueError, "at least one type"),
         (lambda: registry(Placed, made(Paid, "Placed")), ValueError, "two types have the name 'Placed'"),
         (lambda: registry(Placed, made(Placed, "other")), ValueError, "Placed occurs twice"),
