@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fix_pages import ROOT, STORE, Page, named_in, of
+from fix_serve import Served
 
 import streamkit.aio
 from streamkit import Record, Retention
@@ -110,15 +111,10 @@ def test_archive(page: Page) -> None:
 def test_archive_table(page: Page) -> None:
     for name in ("deltalake", "duckdb", "polars", "pandas"):
         pytest.importorskip(name)
-    from deltalake import DeltaTable
-
     store = page.store(STORE, ("orders", "order-42", 2), ("orders", "order-43", 1))
     store.archive("orders")
     page.blocks = [block.replace("7d9f…", STORE) for block in page.blocks]
-    import duckdb
-    import polars
-
-    names = page.run(1, DeltaTable=DeltaTable, duckdb=duckdb, polars=polars)
+    names = page.run(1)
     counted = names["entries"].group_by("segment").len().collect()
     assert sorted(counted.rows()) == [("order-42", 2), ("order-43", 1)]
     *_, last = store.consume_segment("orders", "order-42")
@@ -169,6 +165,18 @@ def test_telemetry(page: Page, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     logger.warning("slow", extra={"store": STORE, "space": "orders"})
     assert f"WARNING {STORE} orders slow\n" in capsys.readouterr().err
     page.run(3)["explain"](page.store(STORE, ("orders", "order-42", 3)))
+
+
+@of("durable-streams.md")
+def test_durable_streams(page: Page, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("durable_streams")
+    served = Served(page.url)
+    try:
+        page.blocks = [block.replace("http://127.0.0.1:4437", served.address) for block in page.blocks]
+        page.run(1)
+    finally:
+        served.close()
+    assert capsys.readouterr().out == "[{'text': 'hello'}]\n"
 
 
 @of("serve.md")

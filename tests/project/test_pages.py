@@ -67,6 +67,8 @@ def test_every_room_is_on_the_map() -> None:
 
 
 RUN = [
+    "reading.md",
+    "leases.md",
     "views.md",
     "eventsourcing.md",
     "eventsourcing-library.md",
@@ -104,6 +106,10 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path, monke
         "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
         "agents.md": ["[{'role': 'user', 'content': 'hello'}]", "[{'type': 'user', 'uuid': '1'}]", "1@stream-1"],
         "celery.md": ["5\n"],
+        "reading.md": [
+            "1 b'placed'\n2 b'paid'\norder-43 1 b'placed'\n[]\n[]\n",
+        ],
+        "leases.md": ["['report 0', 'report 1', 'report 2']\nb'by a grant'\n"],
         "groups.md": ["b'placed' 1\nb'hello'\n"],
         "how-to/lambda.md": [
             "{'statusCode': 200, 'sequence': 1}\n{'statusCode': 200, 'sequence': 1}\nhello\n{'done': 1}"
