@@ -43,6 +43,7 @@ __all__ = [
     "Conflict",
     "Discards",
     "Driver",
+    "Ends",
     "Etag",
     "Expect",
     "Grant",
@@ -342,6 +343,15 @@ class Discards(Protocol):
 
         A process that has the partition open gets StoreClosed, or sees a partition without rows.
         """
+        ...
+
+
+@runtime_checkable
+class Ends(Protocol):
+    """A backend whose calls raise StoreClosed once the store was deleted. On a service, the log tells it."""
+
+    def has_ended(self) -> bool:
+        """True if the store was deleted since the backend had it open. No request is made."""
         ...
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from .backend import Backend
+from .backend import Backend, Ends
 from .clock import Clock
 from .errors import CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError
 from .index.block_cache import BlockCache
@@ -117,7 +117,10 @@ class OpenStore:
 
     @property
     def lost(self) -> bool:
-        """True if a space, or the store, was found deleted after it was opened. For its handles this stays true."""
+        """True if the store was deleted after it was opened, or a space was found deleted. For its handles this stays
+        true."""
+        if isinstance(self.backend, Ends) and self.backend.has_ended():
+            return True
         return any(partition.lost for space in list(self.spaces.values()) for partition in space.partitions)
 
     def look_up(self, space: str, segments: tuple[str, ...] | None = ()) -> tuple[Space | None, int | None]:
@@ -233,7 +236,7 @@ class OpenStore:
 
         Returns nothing if the backend itself refuses stale writers. A log that cannot be read is not ended.
         """
-        from .log.log_end import end_log
+        from .log.log_end import earlier_ends, end_log
 
         ends: list[tuple[bytes, bytes]] = []
         if not self.backend.limits.remote:
@@ -241,7 +244,8 @@ class OpenStore:
         for space in self.space_names():
             try:
                 for partition in self.unread_partitions(space):
-                    ends += [(partition.key, key) for key in end_log(partition)]
+                    kept = {*end_log(partition), *earlier_ends(partition)}
+                    ends += [(partition.key, key) for key in kept]
             except TransientError:
                 raise
             except StreamkitError as error:

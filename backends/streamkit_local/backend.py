@@ -263,6 +263,11 @@ class LocalBackend:
             store.place.check_writable()
             store.discard(partition)
 
+    def has_ended(self) -> bool:
+        """See `Ends`."""
+        store = self._shared
+        return store is not None and not store.place.current()
+
     def salvage(self, partition: bytes) -> Salvaged:
         """See `Salvages`. The files are read as they are, without the locks and the marker of the store."""
         from .salvage import intact_rows

@@ -172,6 +172,10 @@ class MemoryBackend:
     def close(self) -> None:
         self._closed = True
 
+    def has_ended(self) -> bool:
+        """See `Ends`."""
+        return not self._limits.remote and self._service.deleted[self._store] > self._deleted
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the store was closed; open it again")
@@ -189,7 +193,7 @@ class MemoryBackend:
 
     def _rows(self, partition: bytes) -> Rows:
         """Return the partition's rows. A look at an empty store does not create it."""
-        if not self._limits.remote and self._service.deleted[self._store] > self._deleted:
+        if self.has_ended():
             raise StoreClosed(f"the store {self._store} was deleted: open it again to start with an empty store")
         rows = self._service.stores.get(self._store, {}).get(partition)
         return Rows() if rows is None else rows

@@ -52,6 +52,7 @@ __all__ = [
     "segment_key",
     "segment_name",
     "space_key",
+    "transaction_incarnation",
     "transaction_key",
     "transaction_number",
     "transaction_prefix",
@@ -144,6 +145,11 @@ def erased_prefix(incarnation: bytes) -> bytes:
 def transaction_key(prefix: bytes, number: int) -> bytes:
     """The key of transaction `number`; as the end of a range, up to the largest unsigned 64-bit integer."""
     return prefix + _U64.pack(number if number < _LAST else _LAST)
+
+
+def transaction_incarnation(key: bytes) -> bytes:
+    """The incarnation in the key of a transaction."""
+    return key[len(_TRANSACTION) : -_U64.size]
 
 
 def transaction_number(key: bytes) -> int:

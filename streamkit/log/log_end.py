@@ -8,21 +8,27 @@ it would believe that it had committed.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import pairwise
+
 from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
-from ..errors import StoreClosed, Unavailable
+from ..errors import CorruptData, StoreClosed, Unavailable, UnsupportedVersion
 from ..retry import attempts, send_until_answered
 from .commit import new_id
-from .keys import transaction_number
+from .keys import created_at, transaction_incarnation, transaction_number, transaction_prefix
 from .outcome import tag_of
-from .partition import Partition
-from .record_format import ENDED, encode_transaction
+from .partition import Partition, seed_of
+from .record_format import ENDED, decode_header, encode_transaction
+from .rows import Settings
 from .watermarks import reached
 
-__all__ = ["end_log"]
+__all__ = ["earlier_ends", "end_log"]
 
 _TRIES = 200
 _AT_ONCE = 16
 """Records that are written at the same time."""
+_MARGIN = 600.0
+"""Seconds by which the clock of a process that made a space may be wrong."""
 
 
 def end_log(partition: Partition) -> list[bytes]:
@@ -40,6 +46,31 @@ def end_log(partition: Partition) -> list[bytes]:
         with ThreadPoolExecutor(min(len(numbers), _AT_ONCE)) as threads:
             list(threads.map(lambda number: _replace(partition, number), numbers))
     return [partition.transaction_key(number) for number in (*numbers, last)]
+
+
+def earlier_ends(partition: Partition) -> set[bytes]:
+    """The keys of the transactions that ended earlier spaces of the partition's name not long ago.
+
+    A process that has such a space open must still meet one of them: its look at the log may count yet.
+    """
+    incarnation = partition.settings.incarnation
+    by_incarnation: dict[bytes, list[bytes]] = {incarnation: []}
+    start, end = transaction_prefix(b""), partition.transaction_key(0)
+    for row in partition.backend.scan(partition.key, start, end, values=False):
+        by_incarnation.setdefault(transaction_incarnation(row.key), []).append(row.key)
+    now = partition.freshness.now()
+    oldest = None if now is None else now - partition.freshness.limit(partition.grace) - _MARGIN
+    ends: set[bytes] = set()
+    # An earlier space had ended when the next one was made.
+    for earlier, following in pairwise(sorted(by_incarnation)):
+        if oldest is None or created_at(following) > oldest:
+            seed = seed_of(Settings(incarnation=earlier), partition.key)
+            some = by_incarnation[earlier]
+            for key, value in zip(some, partition.backend.get(partition.key, some), strict=True):
+                with suppress(CorruptData, UnsupportedVersion):
+                    if value is not None and decode_header(value.data, seed).ended:
+                        ends.add(key)
+    return ends
 
 
 def _first_unseen(partition: Partition) -> int:

@@ -10,7 +10,7 @@ from ..errors import UNREADABLE, StoreClosed
 from ..index.verify import is_lost
 from ..log.inbox_cleanup import drop_inbox
 from ..log.keys import CATALOG, HEAD, partition_key, space_key
-from ..log.log_end import end_log
+from ..log.log_end import earlier_ends, end_log
 from ..log.partition import Partition
 from ..retry import delete_rows
 from ..warn import warn
@@ -94,6 +94,7 @@ def _discard(backend: Backend, partition: Partition) -> None:
 
 
 def _delete_all(backend: Backend, partition: Partition, kept: set[bytes]) -> None:
+    kept = kept | earlier_ends(partition)
     rows = list(backend.scan(partition.key, b"\x00", b"\xff" * 300, values=False))
     keys = [row.key for row in rows if row.key not in kept]
     for at in range(0, len(keys), _KEYS):

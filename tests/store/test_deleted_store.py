@@ -103,6 +103,33 @@ def test_a_handle_that_is_opened_after_another_was_told_begins_anew(
     assert deleted.stranger().verify().findings == ()
 
 
+@pytest.mark.parametrize("last", ["space", "store"])
+def test_who_slept_while_a_space_was_deleted_twice_is_told(deleted: Subject, last: str) -> None:
+    """The second deletion leaves the end of the first space's log, too."""
+    assert deleted.store.peek("space", "old 0").sequence == 3
+    other = deleted.connect().store(deleted.id)
+    other.delete_space("space")
+    other.produce("space", "old 0", [Record(b"between")])
+    if last == "space":
+        other.delete_space("space")
+    else:
+        deleted.connect().delete_store(deleted.id)
+    refuses(deleted.store)
+    assert list(deleted.stranger().consume_space("space")) == []
+    made_again(deleted)
+
+
+def test_a_handle_that_is_opened_after_the_store_was_deleted_begins_anew(deleted: Subject) -> None:
+    """It does so although no call of the older handle has found the deletion yet."""
+    if deleted.store._backend.limits.remote:
+        pytest.skip("a service does not tell that a store was deleted: the log does, at the next call")
+    deleted.connect().delete_store(deleted.id)
+    opened = deleted.client.store(deleted.id)
+    assert list(opened.get_spaces()) == []
+    assert opened.produce("space", "s", [Record(b"new")]).last_sequence == 1
+    refuses(deleted.store)
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 @pytest.mark.parametrize("missed", [1, 3, 70])
 def test_who_has_not_seen_the_last_transactions_is_told(deleted: Subject, missed: int, again: bool) -> None:
