@@ -156,7 +156,14 @@ def _open_standard_streams() -> None:
 @cache
 def _program() -> Any:
     """Build all commands once a process: that takes longer than most of them run."""
-    return typer.main.get_command(app)
+    program = typer.main.get_command(app)
+    commands = [program]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        for option in command.params:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # otherwise the help shows `--json <bool>`, as if a value followed
+    return program
 
 
 def run(args: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ def archive(
         typer.Option(metavar="SECONDS", help="Only transactions older than this.", show_default=False),
     ] = None,
     processes: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Processes that write the files of the space's partitions.")
+        int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")
     ] = 1,
     json: Json = False,
     url: Url = None,
@@ -54,18 +54,21 @@ def archive(
 def compact(
     space: SpaceName,
     target_file_bytes: Annotated[
-        int, typer.Option(metavar="BYTES", help="Of payload in a file, before compression.")
+        int, typer.Option(metavar="BYTES", help="The most payload of a file, before compression.")
     ] = 64 << 20,
     retention_hours: Annotated[
-        float, typer.Option(metavar="HOURS", help="Keep old files that are younger: longer than the longest read.")
+        float,
+        typer.Option(metavar="HOURS", help="Keep old files for this long. Choose more than the longest read takes."),
     ] = 168.0,
-    processes: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Processes that write the new files.")] = 1,
+    processes: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")
+    ] = 1,
     json: Json = False,
     url: Url = None,
     store: StoreId = None,
     archive: Archive = None,
 ) -> None:
-    """Bring small files of the space's archive together; remove those that no version of the table needs."""
+    """Merge small files of the space's archive, and delete files that no version of the table needs."""
     with open_store(url, store, archive) as opened, progress("compacting", unit="files") as bar:
         check_space(opened, space)
         report = opened.compact(

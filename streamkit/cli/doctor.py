@@ -15,8 +15,10 @@ __all__ = ["doctor"]
 
 
 def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
-    """Explain what is slow and why: requests, index, clocks, groups. Nothing is written. Conflicts, retries and cold
-    caches are counted in each process: call `streamkit.doctor.diagnose(store)` in the slow process.
+    """Explain what is slow and why: requests, index, clocks, groups. Nothing is written.
+
+    Each process counts its own conflicts, retries and cold caches: call `streamkit.doctor.diagnose(store)` in the slow
+    process.
     """
     with open_store(url, store, archive) as opened:
         found = diagnose(opened)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["group", "groups", "queue"]
 
-group = typer.Typer(help="Look at a group, and move it.", no_args_is_help=True)
+group = typer.Typer(help="Show a group, bring dead letters back, move it, or delete it.", no_args_is_help=True)
 queue = typer.Typer(help="Put jobs into a queue, and take them out.", no_args_is_help=True)
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="The most lines.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many lines.")]
 
 
 @with_store
@@ -141,7 +141,7 @@ def seek(
 @group.command("rm")
 @with_store
 def rm(opened: Store, space: SpaceName, name: GroupName) -> None:
-    """Forget a group. The entries stay.
+    """Delete a group. The entries of the space stay.
 
     Example: `streamkit group rm orders billing`
     """
@@ -161,7 +161,7 @@ def put(
     delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait before the job is delivered.")] = 0.0,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="The priority. Higher ones first.")] = 0,
 ) -> None:
-    """Add jobs to a queue, which is made if it is not there.
+    """Add jobs to a queue. A queue that does not exist is made.
 
     Example: `streamkit queue put emails '{"to": "ada"}' --priority 5`
     """
@@ -198,9 +198,9 @@ def receive(
     opened: Store,
     name: QueueName,
     limit: Limit = 1,
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For the first one.")] = 0.0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait this long for the first job.")] = 0.0,
     auto_ack: Annotated[
-        bool, typer.Option("--auto-ack", help="At most once: acknowledged before it is shown.")
+        bool, typer.Option("--auto-ack", help="Acknowledge each job before it is shown: it comes at most once.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -229,10 +229,11 @@ def receive(
 def ack(
     opened: Store,
     name: QueueName,
-    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT", help="As `receive` gave them.")],
+    receipts: Annotated[list[str], typer.Argument(metavar="RECEIPT", help="The receipts that `receive` printed.")],
 ) -> None:
-    """Acknowledge jobs that are done. Exits 1 if a job went to another consumer meanwhile; the others are acknowledged
-    all the same.
+    """Acknowledge jobs that are done.
+
+    Exits with 1 if a job went to another consumer meanwhile. The others are acknowledged all the same.
 
     Example: `streamkit queue ack emails RECEIPT RECEIPT`
     """

@@ -30,15 +30,17 @@ def lease(
     opened: Store,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lease.", show_default=False)],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.", show_default=False)],
-    ttl: Annotated[float, typer.Option(metavar="SECONDS", help="How long it outlives its holder.")] = 30.0,
+    ttl: Annotated[
+        float, typer.Option(metavar="SECONDS", help="The lease ends after this time if its holder is killed.")
+    ] = 30.0,
     wait: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Keep trying for this long. Without it, try once.")
     ] = None,
 ) -> None:
-    """Run COMMAND while holding the lease NAME; exit as it does.
+    """Run COMMAND while holding the lease NAME, and end with its exit code.
 
-    Exits 1 at once if someone else holds the lease. If it is lost on the way, COMMAND is terminated. COMMAND finds
-    the fencing token in $STREAMKIT_LEASE_TOKEN.
+    Exits with 1 at once if another process holds the lease. If the lease is lost meanwhile, COMMAND gets SIGTERM. It
+    finds the fencing token in $STREAMKIT_LEASE_TOKEN.
     """
     with opened.lease(name, ttl=ttl, wait=wait) as held:
         code = _run(command, name, held)

@@ -17,7 +17,7 @@ __all__ = ["segments", "spaces", "status", "stores"]
 
 def stores(
     long: Annotated[
-        bool, typer.Option("--long", "-l", help="With spaces, segments, entries and bytes. It opens every store.")
+        bool, typer.Option("--long", "-l", help="Show spaces, segments, entries and bytes too. This opens every store.")
     ] = False,
     json: Json = False,
     url: Url = None,
@@ -58,7 +58,7 @@ def spaces(opened: Store, json: Json = False) -> None:
 def segments(
     opened: Store,
     space: SpaceName,
-    long: Annotated[bool, typer.Option("--long", "-l", help="With first and last sequence and time.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show the first and last sequence and time too.")] = False,
     json: Json = False,
 ) -> None:
     """List the segments of a space."""

@@ -56,7 +56,7 @@ Archive = Annotated[
         help="The URL of archives that are not beside the stores. Default: $STREAMKIT_ARCHIVE.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line, for programs.")]
 SpaceName = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
 SegmentName = Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment.", show_default=False)]
 

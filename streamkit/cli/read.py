@@ -23,8 +23,8 @@ from .output import entry_line, entry_text, print_line, print_note
 
 __all__ = ["consume", "follow", "peek"]
 
-Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", help="Only this segment of it.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="The most entries; 0: all.")]
+Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", help="Read only this segment.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many entries; 0 for all.")]
 
 
 @with_store
@@ -34,10 +34,10 @@ def consume(
     segment: Segment = None,
     offset: Annotated[
         list[str] | None,
-        typer.Option(metavar="HEX", help="After this offset. With several spaces: SPACE=HEX, once for each."),
+        typer.Option(metavar="HEX", help="Begin after this offset. With several spaces: SPACE=HEX, once for each."),
     ] = None,
-    min_sequence: Annotated[int, typer.Option(min=0, help="With --segment: from here.")] = 0,
-    max_sequence: Annotated[int, typer.Option(min=0, help="With --segment: up to here.")] = 0,
+    min_sequence: Annotated[int, typer.Option(min=0, help="With --segment: begin at this sequence.")] = 0,
+    max_sequence: Annotated[int, typer.Option(min=0, help="With --segment: end at this sequence.")] = 0,
     min_timestamp: MinTimestamp = 0,
     max_timestamp: MaxTimestamp = 0,
     limit: Limit = 0,
@@ -100,11 +100,11 @@ def follow(
     opened: Store,
     space: SpaceName,
     segment: Segment = None,
-    offset: Annotated[str | None, typer.Option(metavar="HEX", help="After this offset.")] = None,
-    after: Annotated[int, typer.Option(min=0, help="With --segment: after this sequence.")] = 0,
+    offset: Annotated[str | None, typer.Option(metavar="HEX", help="Begin after this offset.")] = None,
+    after: Annotated[int, typer.Option(min=0, help="With --segment: begin after this sequence.")] = 0,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="End after this long without an entry; else never."),
+        typer.Option(min=0, metavar="SECONDS", help="End after this many seconds without an entry. Without it, never."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -20,7 +20,9 @@ __all__ = ["erase", "rm", "size", "trim"]
 OneSegment = Annotated[
     str | None, typer.Argument(metavar="SEGMENT", help="One segment. Without it, the whole space.", show_default=False)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the entries that would be removed.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing; print the number of entries that would be removed.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -34,9 +36,11 @@ def trim(
     ] = None,
     keep_entries: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N entries.")] = None,
     keep_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="Keep the newest entries up to this payload.")
+        int | None, typer.Option(metavar="BYTES", help="Keep the newest entries, with at most this much payload.")
     ] = None,
-    max_age: Annotated[float | None, typer.Option(metavar="SECONDS", help="Keep entries up to this age.")] = None,
+    max_age: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Keep entries that are at most this old.")
+    ] = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
@@ -75,16 +79,19 @@ def erase(
     segment: Annotated[
         str | None, typer.Argument(metavar="SEGMENT", help='One segment, or a glob: "user-17/*".', show_default=False)
     ] = None,
-    first: Annotated[int, typer.Option(metavar="SEQUENCE", help="From this one on.")] = 1,
-    last: Annotated[int | None, typer.Option(metavar="SEQUENCE", help="Up to this one.")] = None,
+    first: Annotated[int, typer.Option(metavar="SEQUENCE", help="Begin at this sequence.")] = 1,
+    last: Annotated[int | None, typer.Option(metavar="SEQUENCE", help="End at this sequence.")] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="Entries that have all of these.")
+        list[str] | None,
+        typer.Option(
+            "--metadata", metavar="NAME=VALUE", help="Entries with this pair. Repeat it: an entry must have all pairs."
+        ),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Make entries unreadable for ever, in log, index and archive. Prints the entries' count first, and asks."""
+    """Make entries unreadable for ever, in log, index and archive. It prints their number first, and asks."""
     pairs = metadata_pairs(metadata or ()) or None
     if segment is None and pairs is None:
         raise typer.BadParameter("name the entries: give SEGMENT, --metadata NAME=VALUE, or both")
@@ -152,7 +159,7 @@ def size(
 
 @with_store
 def rm(opened: Store, space: SpaceName, segment: OneSegment = None, yes: Yes = False) -> None:
-    """Delete a segment, or a whole space with its archive. Asks."""
+    """Delete a segment, or a whole space with its archive. It asks first."""
     check_space(opened, space)
     if not yes:
         counts = _counts(opened, space) if segment is None else ""

@@ -221,7 +221,10 @@ def list_keys(file: KeysFile, json: Json = False) -> None:
 
 
 @keys.command()
-def revoke(file: KeysFile, id: Annotated[str, typer.Argument(metavar="ID", show_default=False)]) -> None:
+def revoke(
+    file: KeysFile,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of the key, from `keys list`.", show_default=False)],
+) -> None:
     """Remove a key. Servers refuse it within a second."""
     from ..serve.keys import KeyFile
 

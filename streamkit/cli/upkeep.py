@@ -71,7 +71,9 @@ def verify(
 def repair(
     space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
 ) -> None:
-    """Build the index again from log and archive, which are never touched. Stop writers and archivers first."""
+    """Build the index again from the log and the archive. Stop writers and archivers first.
+
+    The log and the archive are not changed."""
     with open_store(url, store, archive) as opened:
         rows = opened.repair(space)
         if not rows:
@@ -100,8 +102,8 @@ def salvage(
 ) -> None:
     """Copy every intact transaction of a damaged space to a new space, and print each lost one.
 
-    Exits with 0 if everything was copied. Exits with 1 if transactions are lost, or if a damaged place may have been
-    one; all others are copied then. The damaged space is not changed. Nobody may write to it meanwhile.
+    Exits with 0 if everything was copied, and with 1 if transactions are lost, or may be lost. The others are copied
+    all the same. The damaged space is not changed. Nobody may write to it meanwhile.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(open_store(url, store, archive))
@@ -133,7 +135,9 @@ def salvage(
 
 
 def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
-    """Bring the index up to the log, for a schedule. No reader needs it; readers may be faster after it."""
+    """Do the upkeep of index, log and archive now. Run it on a schedule.
+
+    Writers otherwise do this work in small steps. Readers do not need it, but may be faster after it."""
     with open_store(url, store, archive) as opened:
         if space is not None or next(iter(opened.get_spaces()), None) is None:
             _check_there(opened, space, url, archive)

@@ -28,7 +28,7 @@ App = Annotated[
 
 @with_store
 def views(opened: Store, json: Json = False) -> None:
-    """List the views that have a database in the store's place for them, and those that are published."""
+    """List the views that have a database on this machine, and those that are published."""
     from streamkit.views.catalog import find_views
 
     for found in find_views(opened):
@@ -138,7 +138,7 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
 
 @with_store
 def routes(opened: Store, json: Json = False) -> None:
-    """List the routes of the store, where they are, and why those that are paused are."""
+    """List the routes of the store with their positions, and the reasons of paused ones."""
     for found in opened.get_routes():
         if json:
             print_line(record_line(msgspec.to_builtins(found)))
@@ -158,7 +158,7 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run the parts of a program in one process, until SIGTERM or Ctrl-C; then print where they are.
+    """Run the parts of a program in one process, until SIGTERM or Ctrl-C; then print their positions.
 
     NAME is a `streamkit.run.Program` or `ProgramOverStores`, a view, route, process manager or Worker, a list of these,
     or a function that makes one.

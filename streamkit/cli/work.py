@@ -28,18 +28,22 @@ class CommandFailed(Exception):
 def work(
     opened: Store,
     space: SpaceName,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="Made if it is not there.", show_default=False)],
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="The group. It is made if it does not exist.", show_default=False)
+    ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command to run.", show_default=False)],
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="The name of the consumer.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Jobs at the same time.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Jobs that are claimed together.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0, help="Run for this long. Without it, until stopped.")] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Until nothing is left to do now.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to do now.")] = False,
 ) -> None:
-    """Run COMMAND for each entry, with the payload on its standard input: 0 acknowledges, anything else gives it up.
+    """Run COMMAND for each entry, with the payload on its standard input.
 
-    COMMAND finds $STREAMKIT_SPACE, _SEGMENT, _SEQUENCE and _ATTEMPT. SIGTERM finishes the entries that were begun, and
-    hands the others back.
+    Exit code 0 acknowledges the entry. After another one the entry comes again later.
+
+    COMMAND finds $STREAMKIT_SPACE, $STREAMKIT_SEGMENT, $STREAMKIT_SEQUENCE and $STREAMKIT_ATTEMPT. On SIGTERM the
+    commands that run are finished, and the other entries are handed back.
     """
 
     def handle(delivery: Delivery) -> None:

@@ -24,11 +24,13 @@ __all__ = ["create", "produce"]
 def create(
     opened: Store,
     space: SpaceName,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the space. They cannot be changed later.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="The number of partitions. It cannot be changed later.")] = 1,
     durability: Annotated[str, typer.Option(help="committed, or buffered (local disk only).")] = "committed",
     json: Json = False,
 ) -> None:
-    """Create a space with settings that its first write would not give it. The same again is fine."""
+    """Create a space with more partitions, or another durability, than its first write would give it.
+
+    If the space exists with the same settings, nothing is changed."""
     opened.create_space(space, partitions=partitions, durability=durability)
     fields: dict[str, Any] = {"space": space, "partitions": partitions, "durability": durability}
     print_line(record_line(fields) if json else f"{space}  {partitions} partition(s), {durability}")
@@ -42,20 +44,28 @@ def produce(
         list[str] | None, typer.Argument(metavar="FILE", help="NDJSON; '-' or none: standard input.")
     ] = None,
     segment_key: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="Each line's segment is in this field of it.")
+        str | None, typer.Option(metavar="FIELD", help="The value of this field is the segment of a line.")
     ] = None,
     segment: Annotated[str | None, typer.Option(metavar="SEGMENT", help="Every line goes to this segment.")] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="LINES", help="Lines of one commit.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, metavar="LINES", help="The number of lines in one commit.")] = 1000,
     idempotency_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="Of this run: the same files with the same key are written once."),
+        typer.Option(metavar="KEY", help="A key for this run: the same files with the same key are written once."),
     ] = None,
     expected_sequence: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="With --segment: its last sequence; 0: it is new.")
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="With --segment: write only if this is its last sequence; 0 for a new segment."
+        ),
     ] = None,
     metadata: Annotated[
         list[str] | None,
-        typer.Option("--metadata", metavar="NAME=VALUE", help="On every record; may be repeated.", show_default=False),
+        typer.Option(
+            "--metadata",
+            metavar="NAME=VALUE",
+            help="Metadata of every record. Repeat it for several.",
+            show_default=False,
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

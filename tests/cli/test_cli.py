@@ -605,6 +605,14 @@ def test_an_error_names_the_options_and_the_help_of_its_command(
     assert remedy in cli(*args).err
 
 
+def test_the_help_shows_flags_without_a_value(cli: CommandLine) -> None:
+    done = cli("trim", "--help")
+    flags = [line for line in done.out.splitlines() if "--json" in line or "--dry-run" in line]
+    assert (done.code, len(flags)) == (0, 2)
+    assert not any("bool" in line for line in flags)
+    assert "--max-age" in done.out
+
+
 def test_no_store_is_guessed(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STREAMKIT_STORE")
     done = cli("spaces")
