@@ -271,7 +271,7 @@ class Driver(Protocol):
 
 @runtime_checkable
 class ArchiveHost(Protocol):
-    """A driver that can also say where archives are kept. A driver need not: then `connect(archive=URL)` says it."""
+    """A driver that also names the place of archives. For other drivers `connect(archive=URL)` names it."""
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
         """Return the URL of a directory for the archives of all stores, and delta-rs storage options with credentials.
@@ -302,7 +302,7 @@ class Scrubs(Protocol):
     """
 
     def scrub(self, partition: bytes) -> str | None:
-        """Remove all values of a partition that were replaced or deleted before the call.
+        """Remove the bytes of all values of a partition that were replaced or deleted before the call.
 
         A sentence for the user if something may be, and when to try again; else None.
         """
@@ -339,7 +339,7 @@ class Discards(Protocol):
     others. `delete` is enough for the other backends."""
 
     def discard(self, partition: bytes) -> None:
-        """Remove all rows of a partition, readable or not. A partition that does not exist is fine; again is fine.
+        """Remove all rows of a partition, readable or not. A missing partition, or a second call, is no error.
 
         A process that has the partition open gets StoreClosed, or sees a partition without rows.
         """
@@ -357,7 +357,7 @@ class Ends(Protocol):
 
 @runtime_checkable
 class ShowsLeases(Protocol):
-    """A backend that tells whether a lease is held. Other backends are asked for the lease, which is then released."""
+    """A backend that can show if a lease is held. Otherwise a look at a lease acquires and releases it."""
 
     def is_held(self, name: str) -> bool:
         """True if a holder has the lease `name` now, by the service's clock. Changes nothing.

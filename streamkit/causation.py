@@ -49,7 +49,7 @@ def caused_by(entry: Entry) -> Iterator[None]:
 
 
 def caused(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The handler, within `caused_by` of the entry that it is called with.
+    """Wrap a handler: its writes name the entry that it was called with, as in `caused_by`.
 
     It takes a delivery, typed or not, a DomainEvent or an entry; it may be an async function.
     """
@@ -79,7 +79,7 @@ def _entry_of(given: Any) -> Any:
 
 
 def present_causes() -> Mapping[str, str] | None:
-    """The metadata that records get now; None outside of all blocks."""
+    """The metadata that `caused_by` gives to records now; None outside of its blocks."""
     return _causes.get()
 
 

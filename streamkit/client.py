@@ -242,7 +242,7 @@ class Client:
         """Delete a store. A missing store is no error. No process may write to it meanwhile.
 
         A process that still has it open gets StoreClosed or CorruptData at its next call, and does no harm to a new
-        store of this UUID. In the cloud, small empty rows remain for that: one for each partition, and one for each
+        store of this UUID. For that, small empty rows stay in the cloud: one for each partition, and one for each
         transaction of the last minutes (a thirtieth of the archive grace).
         """
         self._check_open()

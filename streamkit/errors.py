@@ -141,7 +141,7 @@ class SpaceExists(PermanentError):
 
 
 class EntriesRemoved(PermanentError):
-    """A place was named behind which entries are gone: `gap` says which. Read on with gaps="skip" or "yield"."""
+    """Entries after the named place were removed. `gap` names them. Read on with gaps="skip" or gaps="yield"."""
 
     def __init__(self, message: str, gap: Gap) -> None:
         super().__init__(message)

@@ -26,9 +26,9 @@ _EARLY = 0.05
 class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
     """The right to a lease, from `store.acquire_lease(…)`. No thread renews it.
 
-    `key` is its name. `token` is a number greater than the token of every earlier holder. `ttl` is the seconds that it
-    lasts without a renewal. `encode` returns it as text, for another process or a client of a server. The text is
-    enough to renew and release the lease.
+    `key` is its name. `token` is a number greater than the token of every earlier holder. `ttl` is the number of
+    seconds that it lasts without a renewal. `encode` returns it as text, for another process or a client of a server.
+    The text is enough to renew and release the lease.
     """
 
     key: str
@@ -121,7 +121,7 @@ def _lost_answer(key: str, ttl: float) -> Unavailable:
 
 
 class Lease:
-    """A lease that is held, from `with store.lease(…)`. Renewed in the background; `lost` is set when that fails.
+    """A lease that is held, from `with store.lease(…)`. A thread renews it, and sets `lost` if that fails.
 
     `key` is its name. `token` is a number greater than the token of every earlier holder.
     """

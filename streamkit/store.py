@@ -471,10 +471,10 @@ class Store:
     def delete_space(self, space: str) -> None:
         """Remove a space with all its entries and its archive. A missing space is no error.
 
-        A space that is created again is another space: offsets of this one raise InvalidOffset there. Processes that
-        have it open get StoreClosed or CorruptData, and must open the store again. The next call completes an
-        interrupted one. A damaged space is deleted too. Processes that have it open may not notice then: stop them
-        first.
+        A space of the same name that is created later is another space: offsets of this one raise InvalidOffset there.
+        Processes that have the space open get StoreClosed or CorruptData, and must open the store again. If the call is
+        interrupted, the next one completes it. A damaged space is deleted too, but processes that have it open may not
+        notice: stop them first.
         """
         from .removing.space import delete_space, has_remains
 
@@ -600,7 +600,7 @@ class Store:
     ) -> Iterator[Entry]:
         """Yield a segment's entries after sequence `after`, then new entries. Ends after `timeout` s without an entry.
 
-        `gaps`: as in `consume_segment`. 0 is the present beginning, also after a trim.
+        `gaps`: as in `consume_segment`. `after=0` begins with the first entry that is left, also after a trim.
         """
         check_name(space, "space")
         check_name(segment, "segment")
@@ -656,7 +656,7 @@ class Store:
     def lease(self, key: str, ttl: float = 30.0, wait: float | None = None) -> Lease:
         """Hold a lease: `with store.lease("leader") as lease`. LeaseNotAcquired if it is held by someone else.
 
-        It ends `ttl` seconds after its last renewal. `wait`: the seconds for which to keep trying.
+        A thread renews it. It ends `ttl` seconds after its last renewal. `wait`: seconds for which it is tried again.
         """
         check_type(key, str, "a lease's name is str")
         check_name(key, "lease")
@@ -997,12 +997,13 @@ class Store:
     ) -> CompactReport:
         """Join small files of the space's archive, and put files of other engines into order.
 
-        `target_file_bytes`: payload in one file, before compression; about five times as much memory is used. Less than
-        half of that shares a file with other partitions. Files that no version of the table has needed for
-        `retention_hours` are deleted: more than the longest read takes. `spread`: as in `archive`, several processes
-        write the files, and this one commits them. `progress(done, all)` counts files. Archivers and readers may
-        continue meanwhile. The call may be stopped anywhere and repeated. MissingDependency without the extra
-        `archive`; CorruptData if another program changed rows. For a space without an archive nothing is done.
+        `target_file_bytes`: the most payload in one file, before compression; about five times as much memory is used.
+        Files of one partition with less than half of that are joined with those of others. `retention_hours`: files
+        that no version of the table has needed for this long are deleted; choose more than the longest read takes.
+        `spread`: as in `archive`, several processes write the files, and this one commits them. `progress(done, all)`
+        counts files. Archivers and readers may continue meanwhile. The call may be stopped anywhere and repeated.
+        MissingDependency without the extra `archive`; CorruptData if another program changed rows. For a space without
+        an archive nothing is done.
         """
         from .archive import CompactReport
         from .archive.compact import compact_space
@@ -1086,14 +1087,14 @@ class Store:
         backup_of: UUID | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> BackupRestored:
-        """Restore the backup at `url` into this store, which must be empty: exactly as it was at the point.
+        """Restore the backup at `url` into this store, which must be empty. It is then exactly as it was at the point.
 
         Transactions keep their numbers, ids and timestamps. Idempotency keys, groups, queues, routes, snapshots,
-        retention and archives are restored. Offsets stay valid. `point`: its number, the latest if None. `spaces`: the
-        only spaces to restore. Their groups and routes are spaces of their own, and start again unless they are named
-        too. `backup_of`: the UUID of the store that was backed up, if this store has another one. Routes and views do
-        not know this store then, and start again. `progress(files, bytes)` is called after each copy. No other process
-        may use the store meanwhile. The same call completes a stopped one. Erasures that later points know are
+        retention and archives are restored. Offsets stay valid. `point`: its number; None for the latest. `spaces`: the
+        only spaces to restore. Their groups and routes are in spaces of their own, and start again unless those are
+        named too. `backup_of`: the UUID of the store that was backed up, if this store has another one. Routes and
+        views do not know this store then, and start again. `progress(files, bytes)` is called after each copy. No other
+        process may use the store meanwhile. The same call completes a stopped one. Erasures that later points know are
         repeated. PermanentError if the store is not empty or has no such point; CorruptData if the backup is damaged.
         """
         from .backup.restore import restore_backup

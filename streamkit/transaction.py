@@ -158,7 +158,7 @@ class Transaction:
 
     @property
     def replayed(self) -> bool:
-        """True if the idempotency key was used before, so that this is the first result again; known after the
+        """True if the idempotency key was used before: the statuses are those of the first use. Known after the
         commit."""
         return self._draft.replayed
 

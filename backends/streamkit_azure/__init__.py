@@ -1,9 +1,9 @@
 """Stores on Azure Storage: a table each, and blobs for leases and for values that do not fit into a row.
 
-`azure://account/prefix` is a storage account; the prefix, `streamkit` by default, is where its tables' names start,
-and the name of its blob container. Credentials come from the environment, the first of these that is set:
-AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN; without them azure-identity signs in.
-`azurite:///prefix` is the emulator, on its own ports or as AZURITE_CONNECTION_STRING says.
+`azure://account/prefix` is a storage account. The names of its tables begin with the prefix, and its blob container has
+the prefix as its name; the default is `streamkit`. The credentials are the first of these variables that is set:
+AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN. Without them azure-identity signs in.
+`azurite:///prefix` is the emulator, on its own ports, or at the place that AZURITE_CONNECTION_STRING names.
 
 | option | means |
 |---|---|

@@ -6,9 +6,9 @@
         async for entry in store.follow_space("orders"):
             …
 
-Writes that are under way at the same time share commits, and none of them has a thread. A write that is cancelled was
-committed or not: if it was still queued, nothing of it is ever written; if it was on its way, the CancelledError that
-leaves `produce` has the `transaction_id` (else None), and `await store.outcome(transaction_id)` says what became of it.
+Writes that are under way at the same time share commits, and none of them has a thread. A cancelled write that was
+still queued is never written. One that was on its way may be committed: the CancelledError of `produce` has its
+`transaction_id` (else None), and `await store.outcome(transaction_id)` returns "committed" or "absent".
 
 A client belongs to one event loop, and to the process that made it. Nothing here is safe to use from other threads.
 """

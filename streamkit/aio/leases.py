@@ -87,7 +87,7 @@ class AsyncLease:
         return self.held.token
 
     def remaining(self) -> float:
-        """Seconds for which it is still held for sure, if no renewal succeeds any more; 0 if it is lost."""
+        """Return the seconds for which the lease is certainly held without another renewal; 0 if it is lost."""
         return self.held.remaining()
 
     def check(self) -> None:

@@ -72,7 +72,7 @@ class AsyncTransaction:
 
     @property
     def replayed(self) -> bool:
-        """True if the idempotency key was used before, so that this is the first result again; known after the
+        """True if the idempotency key was used before: the statuses are those of the first use. Known after the
         commit."""
         return self._draft.replayed
 
@@ -81,8 +81,8 @@ class AsyncTransaction:
     ) -> Awaitable[None]:
         """Add records. An error in the records is raised here, by `await`, or at the end of the block at the latest.
 
-        A wrong expectation is raised at the commit. The records are in the transaction when this returns; it need not
-        be awaited.
+        A wrong expected sequence is raised at the commit. The records are in the transaction when the call returns, so
+        it need not be awaited.
         """
         self._draft.check_open()
         records = as_given(records)

@@ -22,8 +22,8 @@ R = TypeVar("R")
 
 
 class AsyncRepository(Generic[A]):
-    """A `Repository` of an AsyncStore. Storage is waited for in a thread; commands run there too, so a command is a
-    plain function that decides by the aggregate alone.
+    """A `Repository` of an AsyncStore. Its calls run in threads. So do commands: a command is a plain function that
+    decides by the aggregate alone.
 
     `options`: those of Repository. `sync` is the repository itself, for a process manager or a projection.
     """

@@ -110,7 +110,7 @@ class JsonCodec(_MsgspecCodec[T]):
 
 
 class MsgpackCodec(_MsgspecCodec[T]):
-    """MessagePack by msgspec: smaller and faster, and not to be read by eye."""
+    """MessagePack by msgspec: smaller and faster than JSON, but not readable as text."""
 
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder()

@@ -228,7 +228,7 @@ class Consumer:
                 notifier.waiting -= 1
 
     def until_change(self) -> float:
-        """Return the seconds until an entry may be delivered that cannot be delivered now."""
+        """Return the seconds until the next entry that must wait now may be delivered."""
         rest = 3600.0
         for lane in self._core.opened():
             chain = lane.chain

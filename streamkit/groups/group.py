@@ -260,12 +260,13 @@ class Group:
         return self._core.settings
 
     def consumer(self, name: str | None = None, *, linger: float = 0.1, prefetch: int = 1) -> Consumer:
-        """Return a consumer, to be used as `with group.consumer(name) as consumer`. Two consumers of one name are two.
+        """Return a consumer for `with group.consumer(name) as consumer`. Consumers of the same name are not the same
+        one.
 
-        `linger`: acknowledgements are written after at most so many seconds; 0: each at once. `prefetch`: `receive`
-        claims so many entries in all, and keeps those that it does not return for the next calls. Their deadline and
-        their attempt count from the claim on. Entries that stay unused go back to the group, but not from a process
-        that dies.
+        `linger`: acknowledgements are written after this many seconds at the latest; with 0, each at once. `prefetch`:
+        `receive` claims this many entries, and keeps the ones that it does not return for its next calls. Their
+        deadline and their attempt count from the claim on. A consumer that closes gives back unused entries; a process
+        that is killed does not.
         """
         self.core.check()
         return Consumer(self, name, linger, prefetch)
@@ -619,9 +620,9 @@ class Group:
         core.write_feed(decide)
 
     def delete(self) -> None:
-        """Forget the group, and all that it knows. The entries stay. Its consumers get PermanentError.
+        """Delete the group with its state. The entries of the space stay. Its consumers get PermanentError.
 
-        One that was made again since is another one, and stays.
+        A group of this name that another process has made again meanwhile is another group, and is not deleted.
         """
         core = self.core
         core.feed.catch_up()

@@ -153,7 +153,7 @@ class Queue:
         return self.group.pending(consumer, limit)
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
-        """See `Group.dead_letters`. They are kept, and the jobs behind them in the log with them."""
+        """See `Group.dead_letters`. The log keeps dead letters, and all jobs after them."""
         return self.group.dead_letters(limit)
 
     def redrive(self, deliveries: Iterable[DeadLetter | str] | None = None) -> int:

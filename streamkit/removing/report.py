@@ -168,7 +168,7 @@ class StoreSize(Shown, frozen=True):
 
 
 def total_of(sizes: Sequence[StoreSize], internal: int, damaged: Sequence[str]) -> StoreSize:
-    """The size of a store: those of its spaces, and the bytes of its internal spaces in a tier of their own."""
+    """Add up the sizes of a store's spaces. The bytes of its internal spaces are a tier of their own."""
     tiers = tuple(
         Tier(name, sum(tier.bytes for size in sizes for tier in size.tiers if tier.name == name))
         for name in ("log", "index", "archive")

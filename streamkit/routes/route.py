@@ -387,7 +387,7 @@ class Route:
     def run(self, stop: Stop | None = None, *, seconds: float | None = None) -> None:
         """Keep copying until `stop` is set, the route or its store is closed, or `seconds` are over.
 
-        A pause is waited through: `resume()` may be called from anywhere.
+        It waits while the route is paused. `resume()` may be called from anywhere.
         """
         check_stop(stop)
         stop = stop or Stop(self._store)

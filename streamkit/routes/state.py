@@ -29,7 +29,7 @@ _KEPT = 1000
 
 
 class RouteFailure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a route is paused: an entry that it could not copy, or, with sequence 0, a target that refuses."""
+    """The reason of a pause: an entry that the route could not copy, or a target that refuses (sequence 0)."""
 
     error: str
     """The class and message."""

@@ -221,8 +221,8 @@ class ProgramOverStores:
     def run(self, *, seconds: float | None = None, signals: bool = False) -> None:
         """Run the parts of all stores until `stop()`, for `seconds` if given.
 
-        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part ends its turn. A look at a store that
-        does not answer is left after two seconds, and ends in the background with the store's answer.
+        With `signals` (main thread only) SIGTERM and SIGINT stop it: each part finishes its current work. A store that
+        does not answer delays the end by two seconds at most.
         """
         if seconds is not None:
             seconds = check_seconds("seconds", seconds, endless=True)

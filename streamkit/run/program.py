@@ -212,5 +212,5 @@ class Program:
 
 
 def run(store: Store, *parts: Runnable, seconds: float | None = None) -> None:
-    """Run views and routes together: a scheduled function gives them its time."""
+    """Run views and routes together, as in a scheduled function."""
     Program(store, parts).run(seconds=seconds)

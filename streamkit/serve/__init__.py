@@ -34,12 +34,12 @@ def app(
 ) -> Application:
     """The ASGI application that serves the stores of `client`.
 
-    `client`: from `streamkit.aio.connect`, or its URL (None: STREAMKIT_URL, else ./streamkit-data). A client that is
-    given stays open when the application ends. `store`: the UUID of the store that `_` names in paths. `clock`: the
-    time by which streams expire. `keys`: the file of keys that callers need; `tokens`: verifies JWT beside or in place
-    of them. Without both, every caller may do everything. `hosts`: the host names that requests may use; none: any.
-    `origins`: sites whose pages may use it. `topics`: it also has `/v0`, the interface of topics. `console`: it also
-    has `/console/`, pages for browsers.
+    `client`: a client of `streamkit.aio.connect`, or a URL (None: STREAMKIT_URL, else ./streamkit-data). The
+    application does not close a client that is given. `store`: the UUID of the store that `_` names in paths. `clock`:
+    the clock by which streams expire. `keys`: the file of keys that callers need. `tokens`: verifies JWT beside keys,
+    or in place of them. Without keys and tokens, every caller may do everything. `hosts`: the host names that requests
+    may use; empty for any. `origins`: sites whose pages may send requests. `topics`: serve `/v0` too, the interface of
+    topics. `console`: serve `/console/` too, pages for browsers.
     """
     router = Router()
     service = Service(client, store, limits or Limits())

@@ -67,10 +67,10 @@ def read_space(
     datetime without a zone is read like those of Spark's collect() and toPandas(); text must name its zone. `segments`:
     their names; `min_sequence`, `max_sequence`: inclusive, 0 for no bound. `filters`: tests of segment, sequence,
     timestamp, number, partition and keys of metadata, as tuples ("metadata.type", "=", "paid"). A row passes all tests
-    of the list, or, in a list of such lists, all tests of one of them. What is committed when this is called is what
-    the DataFrame holds, each entry once, however often it is evaluated and whatever the archiver does; of an empty
-    space, none. Where Spark has no connector for the archive's storage, or is not let in, the source reads the cold
-    part too, and the logger `streamkit` says why.
+    of the list, or, in a list of such lists, all tests of one of them. The DataFrame holds the entries that are
+    committed at the call, each once. That stays so if it is evaluated several times, and while an archiver works. If
+    Spark has no connector for the archive's storage, or no access to it, the source reads the archive too, and the
+    logger `streamkit` says why.
 
     With `schema`, a StructType or DDL text, payloads are JSON documents, and their fields are columns in the place of
     `payload`. A payload that does not fit is kept in the column `bad_payload`; `rescue` names a column for fields that

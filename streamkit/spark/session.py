@@ -23,7 +23,8 @@ _JAVA = 17
 def register(spark: SparkSession) -> None:
     """Make `format("streamkit")` known to a session. None of its settings is changed.
 
-    Again is fine. Spark before 4.0 has no such sources: there it does nothing, and jobs that need none still run.
+    A second call does nothing. Spark before 4.0 has no such sources: there the call does nothing, and jobs that do not
+    need the source run all the same.
     """
     if int(spark.version.split(".")[0]) < 4:
         return

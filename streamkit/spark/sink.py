@@ -68,11 +68,11 @@ def write_space(
     idempotency_key: str = "",
     partitions: int = 1,
 ) -> None:
-    """Append a DataFrame with the columns segment, payload and perhaps metadata; each segment in the order of `order`.
+    """Append a DataFrame with the columns segment, payload and perhaps metadata. `order` orders the rows of a segment.
 
     All rows go to `store` and `space`. A column `store` or `space` with another value is an error, and nothing is
-    written. ValueError for any other column. FilesReplaced, and nothing is written, if read_space() made the frame and
-    an erasure has replaced its files since.
+    written. ValueError for any other column. FilesReplaced if read_space() made the frame, and an erasure has replaced
+    its files since; then nothing is written.
 
     With `idempotency_key` the same frame again writes nothing twice, and completes a failed write, with any number of
     tasks. Rows of a segment with equal `order` are then ordered by their payload; without `order`, all rows are.

@@ -22,10 +22,10 @@ _BLANK = " \t\r\n"
 def parse_payloads(frame: DataFrame, schema: StructType | str, *, rescue: str = "") -> DataFrame:
     """A frame with the column `payload`, of a batch or of a stream, with the payload's fields as columns in its place.
 
-    `schema`: of the JSON documents, as a StructType or DDL text ("item string NOT NULL, price decimal(9,2)"). A field
-    that a document lacks is null; one that is NOT NULL must be there. Fields that the schema lacks are left out; with
-    `rescue`, the name of a further column, those of the document itself are a JSON object in that column. It is null if
-    there are none, and takes a second pass over the payload.
+    `schema`: that of the JSON documents, a StructType or DDL text ("item string NOT NULL, price decimal(9,2)"). A field
+    that a document lacks is null; a NOT NULL field must be there. Fields that the schema lacks are left out. `rescue`:
+    the name of a further column that keeps these fields as a JSON object. It is null if there are none. It takes a
+    second pass over the payload.
 
     No row is lost. A payload does not fit if it is no JSON object, lacks a required field, or has a value that its type
     cannot hold without loss: another type, more digits than a decimal has, a time of day in a date. It is whole in the

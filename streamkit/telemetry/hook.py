@@ -47,7 +47,8 @@ class Span(Protocol):
     def end(
         self, error: BaseException | None = None, *, count: int | None = None, seconds: float | None = None
     ) -> None:
-        """End it, once. `count`: entries or deliveries; `seconds`: the time in the store, if it is not all the time."""
+        """End the span; called once. `count`: entries or deliveries. `seconds`: the time in the store, if it is only a
+        part."""
         ...
 
 
@@ -59,8 +60,8 @@ class Hook(Protocol):
     """
 
     def begin(self, call: Call, *, links: Sequence[Mapping[str, str]] = (), started: int | None = None) -> Span:
-        """Begin a span. `links`: metadata of the entries that it is about; `started`: nanoseconds since the epoch, if
-        it began earlier."""
+        """Begin a span. `links`: the metadata of the entries that the call is about. `started`: nanoseconds since the
+        epoch, if the span began earlier."""
         ...
 
     def lagging(self, kind: Literal["group", "view", "route"], part: Any) -> None:

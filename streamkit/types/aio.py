@@ -98,7 +98,7 @@ class AsyncTypedStore(Generic[W, R]):
         return AsyncTypedTransaction(self.store.transaction(space, idempotency_key, lease), self.registry)
 
     async def peek(self, space: str, segment: str) -> Typed[R] | None:
-        """The latest entry of a segment; None if there is none, or if it is unknown and passed over."""
+        """The latest entry of a segment; None if there is none, or if its type is unknown and skipped."""
         entry = await self.store.peek(space, segment)
         return self.registry.read_or(entry, self.unknown) if entry.sequence else None
 

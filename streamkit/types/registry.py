@@ -56,8 +56,8 @@ class UnknownType(PermanentError):
 class Type(Generic[T]):
     """A class, its name in the log (else the class's own name), and its version.
 
-    `upcast`: for each earlier version a function that makes its fields, a dict, those of the next version. `codec`
-    writes and reads the class; without one it is JSON.
+    `upcast`: a function for each earlier version. It takes the fields of that version, a dict, and returns those of the
+    next one. `codec`: the format of the payload.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Registry(Generic[T]):
         return self.type_of(type(value)).record(value, metadata)
 
     def records(self, values: Iterable[T], metadata: Mapping[str, str] | None = None) -> list[Record]:
-        """The records for objects. TypeError if `objects` is not iterable, such as a single object."""
+        """The records for objects. TypeError if `values` is a single object."""
         if type(values) in self._by_kind:
             raise TypeError(f"values is an iterable of objects, not one {type(values).__name__}: put it into a list")
         return [self.record(value, metadata) for value in values]

@@ -118,7 +118,7 @@ class TypedStore(Generic[W, R]):
     # -- reading ------------------------------------------------------------------------------------------------
 
     def peek(self, space: str, segment: str) -> Typed[R] | None:
-        """The latest entry of a segment; None if there is none, or if it is unknown and passed over."""
+        """The latest entry of a segment; None if there is none, or if its type is unknown and skipped."""
         entry = self.store.peek(space, segment)
         return self.registry.read_or(entry, self.unknown) if entry.sequence else None
 

@@ -91,11 +91,10 @@ class Index(EntryView):
         limit: int = 0,
         reverse: bool = False,
     ) -> list[Entry]:
-        """The entries of the keys from `start` to `end`, both included, or of those that begin with `prefix`.
+        """The entries of the keys from `start` to `end`, both included, or of the keys that begin with `prefix`.
 
-        Tuples begin with a tuple if their first parts are its parts.
-
-        In the order of the keys; with `reverse` from the last key, the newest entry first.
+        A tuple begins with a shorter one if its first parts are equal to the parts of that one. The entries come in the
+        order of the keys. With `reverse` the last key comes first, and of each key the newest entry.
         """
         conditions, parameters = _bounds(start, end, prefix)
         order = "desc" if reverse else "asc"

@@ -404,8 +404,8 @@ class OpenView:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def resume(self, *, skip: bool = False) -> None:
-        """Let a paused view try again, at the next `catch_up` or in `run`; with `skip`, behind the entry it paused
-        at, also when `resume()` was called before and it has not tried again yet.
+        """Let a paused view try again, at the next `catch_up` or in `run`. With `skip` it leaves out the entry that it
+        paused at, also after a `resume()` that it has not tried yet.
         """
         self._locked(lambda: self._each_build(lambda build: build.resume(skip)))
 

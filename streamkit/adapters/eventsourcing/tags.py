@@ -40,7 +40,7 @@ class StreamkitDCBRecorder(DCBRecorder):
     def read(
         self, query: DCBQuery | None = None, *, after: int | None = None, limit: int | None = None
     ) -> DCBReadResponse:
-        """The events after a position that match an item of the query, or all."""
+        """The events after a position. With a query, only those that match one of its items."""
         if limit == 0:
             return _Read(iter(()), None)
         with translated():
@@ -62,7 +62,7 @@ class StreamkitDCBRecorder(DCBRecorder):
         return _Subscription(self, query=query, after=after)
 
     def changes(self, timeout: float) -> Iterator[object]:
-        """Something for each change that is seen, until `timeout` seconds pass without one."""
+        """Yield once for each change that is seen, until `timeout` seconds pass without one."""
         with translated():
             yield from self._events.follow(after=self._events.head(), timeout=timeout)
 
