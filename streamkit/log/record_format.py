@@ -17,12 +17,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from .. import speed
-from ..checksum import crc32
+from ..checksum import crc32, crc32_short
 from ..compression import compress, decompress, load_zstd
 from ..digest import blake2b
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
@@ -98,6 +99,8 @@ _MOST_METADATA = 256 << 10
 _MOST_ENTRIES = 1 << 28
 """Entries of a transaction: more than any process could hold and write."""
 _SHORT = 4096
+_FEW = 512
+"""Bytes. Below this limit `crc32_short` is faster."""
 _TOGETHER = 256
 """Entries of small transactions that are handed out together."""
 
@@ -195,6 +198,8 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _headers = msgspec.msgpack.Decoder(Header)
 _frame_heads = msgspec.msgpack.Decoder(FrameHead)
+_plain_heads = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes, int, int, str, int, int])
+"""Decodes the fields of a FrameHead alone."""
 _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
 _holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
@@ -669,7 +674,7 @@ def decode_records(
     """
     take: _Take[tuple[int, bytes]]
     if _twin is None:
-        take = partial(_take_records, space, partition, partitions, seed, incarnation)
+        take = partial(_take, space, partition, partitions, seed, incarnation, None)
     else:
         take = _twin.reader(space, partition, partitions, seed, incarnation).take
 
@@ -724,51 +729,60 @@ def _together(
         yield entries[-1].trx.number, entries
 
 
-def _take_records(
+def _take(
     space: str,
     partition: int,
     partitions: int,
     seed: int,
     incarnation: bytes,
-    records: Iterator[tuple[int, bytes]],
+    segment: str | None,
+    items: Iterator[_Item],
     entries: list[Entry],
     most: int,
-) -> tuple[int, bytes] | None:
-    """The `_Take` of records. Readers of small transactions spend their time here: there is one look at each part."""
-    prefix, frame = _PREFIX.unpack_from, _FRAME.unpack_from
-    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
-    head_at = _FRAME.size
-    while len(entries) < most and (item := next(records, None)) is not None:
-        number, record = item
-        size = len(record)
-        if not _HEADER_AT < size <= _SHORT:
+) -> _Item | None:
+    """The `_Take` of a segment's frames, or of records if `segment` is None.
+
+    Readers of small transactions spend their time here: there is one look at each part.
+    """
+    prefix, frame, head_at = _PREFIX.unpack_from, _FRAME.unpack_from, _FRAME.size
+    decode_head, decode_payloads = _plain_heads.decode, _payloads.decode
+    at, least = (_HEADER_AT, _HEADER_AT) if segment is None else (0, head_at)
+    for item in islice(items, most - len(entries)):
+        data = item[-1]
+        size = len(data)
+        if not least < size <= _SHORT:
             return item
-        magic, crc, version, header_bytes, record_bytes = prefix(record)
-        at = _HEADER_AT + header_bytes
+        if segment is None:
+            magic, crc, version, header_bytes, record_bytes = prefix(data)
+            at = _HEADER_AT + header_bytes
+            if (
+                record_bytes != size
+                or at + head_at > size
+                or magic != _MAGIC
+                or not 1 <= version <= VERSION
+                or crc32_short(data[8:at], seed) != crc
+            ):
+                return item
+        crc, head_bytes, flags, body_bytes, raw = frame(data, at)
         begin = at + head_at
-        if (
-            record_bytes != size
-            or begin > size
-            or magic != _MAGIC
-            or not 1 <= version <= VERSION
-            or crc32(record[8:at], seed) != crc
-        ):
-            return item
-        crc, head_bytes, flags, body_bytes, raw = frame(record, at)
         body = begin + head_bytes
-        if flags or raw != body_bytes or body + body_bytes != size or crc32(record[at + 4 :], seed) != crc:
+        rest = data[at + 4 :]
+        if flags or not raw == body_bytes == size - body or (crc32_short if size < _FEW else crc32)(rest, seed) != crc:
             return item
         try:
-            head = decode_head(record[begin:body])
-            (payloads,) = decode_payloads(record[body:])
+            number, timestamp, id, node, position, index, name, first, count = decode_head(data[begin:body])
+            (payloads,) = decode_payloads(data[body:])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return item
-        if not (len(payloads) == 1 == head.count and head.number == number and head.first_sequence >= 0):
+        if not (len(payloads) == 1 == count and number == item[0] and first >= 0):
             return item
-        first = head.first_sequence
-        origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
-        trx = TRX(head.id, head.node, number)
-        entries.append(Entry(space, head.segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin))
+        if segment is not None:
+            if first != item[1] or name != segment:
+                return item
+            name = segment
+        origin = Origin(partition, partitions, position, index, first, "hot", 0, None, incarnation)
+        trx = TRX(id, node, number)
+        entries.append(Entry(space, name, first, timestamp, trx, payloads[0], NO_METADATA, origin))
     return None
 
 
@@ -810,50 +824,9 @@ def frame_reader(
 ) -> FrameReader:
     """The compiled reader, or one with the same `take`."""
     if _twin is None:
-        return FrameReader(partial(_take_frames, space, partition, partitions, seed, incarnation, segment))
+        return FrameReader(partial(_take, space, partition, partitions, seed, incarnation, segment))
     found: FrameReader = _twin.reader(space, partition, partitions, seed, incarnation, segment)
     return found
-
-
-def _take_frames(
-    space: str,
-    partition: int,
-    partitions: int,
-    seed: int,
-    incarnation: bytes,
-    segment: str,
-    frames: Iterator[tuple[int, int, bytes]],
-    entries: list[Entry],
-    most: int,
-) -> tuple[int, int, bytes] | None:
-    """The `_Take` of a segment's frames. One look at each part, as in `_take_records`."""
-    unpack, head_at = _FRAME.unpack_from, _FRAME.size
-    decode_head, decode_payloads = _frame_heads.decode, _payloads.decode
-    while len(entries) < most and (item := next(frames, None)) is not None:
-        number, first, frame = item
-        size = len(frame)
-        if not head_at < size <= _SHORT:
-            return item
-        crc, head_bytes, flags, body_bytes, raw = unpack(frame)
-        body = head_at + head_bytes
-        if flags or not raw == body_bytes == size - body or crc32(frame[4:], seed) != crc:
-            return item
-        try:
-            head = decode_head(frame[head_at:body])
-            (payloads,) = decode_payloads(frame[body:])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return item
-        if not (
-            len(payloads) == 1 == head.count
-            and head.number == number
-            and head.first_sequence == first >= 0
-            and head.segment == segment
-        ):
-            return item
-        origin = Origin(partition, partitions, head.position, head.index, first, "hot", 0, None, incarnation)
-        trx = TRX(head.id, head.node, number)
-        entries.append(Entry(space, segment, first, head.timestamp, trx, payloads[0], NO_METADATA, origin))
-    return None
 
 
 def _decode_at(
