@@ -47,6 +47,8 @@ _TOGETHER: Final = 4 << 20
 """Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1
 _TRIES: Final = 100
+_TORN: Final = 4
+"""Reads of a damaged record before it is an error."""
 _EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 
@@ -98,7 +100,7 @@ class PartitionLog:
                 raise system_fault(error, self.path) from error
 
     def _refresh(self) -> None:
-        words, head = self.words, self.head
+        words, head, torn = self.words, self.head, 0
         for _ in range(_TRIES):
             word = words[END]
             base, end = head.position(words[BASE]), head.position(word)
@@ -117,7 +119,9 @@ class PartitionLog:
                 if words[BASE] == seal(base) and words[END] == word:
                     if not os.path.exists(os.path.join(self.path, log_name(base))) and os.path.exists(self.head.path):
                         raise damage(os.path.join(self.path, log_name(base)), "is missing") from None
-                    if self._complete():
+                    torn += 1
+                    # As in LocalBackend._read_log: a record that is being rewritten in place; or a damaged one.
+                    if torn < _TORN or self._complete():
                         continue
                     raise
                 continue  # others went on to another file meanwhile

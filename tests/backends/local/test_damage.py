@@ -17,7 +17,9 @@ from streamkit.backend import Conflict, Range
 from streamkit.errors import CorruptData
 from streamkit_local import log
 from streamkit_local.head import seal, unseal
+from streamkit_local.reading import Reader
 from streamkit_local.record import NEXT_ROW, encode
+from streamkit_local.state import LogFile
 
 LARGE = bytes(range(256)) * 320
 
@@ -238,6 +240,26 @@ def sweep(local: LocalStore, path: Path, places: list[int], rows: dict[bytes, by
             file.write(words)
     assert local.rows_anew() == rows
     return answers
+
+
+def test_a_process_that_starts_while_a_record_is_rewritten_reads_it_again(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure writes over records. Who reads one at that moment may get a part of it."""
+    rows = fill(local, 3)
+    whole, torn = Reader.read, list[int]()
+
+    def read(self: Reader, file: LogFile, position: int, length: int) -> bytes:
+        data = whole(self, file, position, length)
+        at = data.find(rows[b"0001"])
+        if at < 0 or len(torn) == 3:
+            return data
+        torn.append(position)
+        return data[:at] + b"?" + data[at + 1 :]
+
+    monkeypatch.setattr(Reader, "read", read)
+    assert local.rows_anew() == rows
+    assert len(torn) == 3
 
 
 def test_a_flipped_bit_in_a_log_is_found(local: LocalStore) -> None:
