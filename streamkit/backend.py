@@ -48,6 +48,7 @@ __all__ = [
     "Expect",
     "Grant",
     "Limits",
+    "OpensRows",
     "Range",
     "Row",
     "Salvaged",
@@ -352,6 +353,18 @@ class Ends(Protocol):
 
     def has_ended(self) -> bool:
         """True if the store was deleted since the backend had it open. No request is made."""
+        ...
+
+
+@runtime_checkable
+class OpensRows(Protocol):
+    """A backend with rows in files of their own, which the compiled codec reads by itself. Others need not."""
+
+    def open_row(self, partition: bytes, key: bytes) -> object | None:
+        """Open a row whose value never changes, and return its `streamkit_speed.OpenRow`.
+
+        None if there is no such row or file, or without the compiled codec: then `read` tells what is wrong.
+        """
         ...
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeVar, TypeVarTuple
 from uuid import UUID
 
+from streamkit import speed
 from streamkit.backend import ANY, NEXT, Etag, Expect, Grant, Limits, Range, Row, Salvaged, Value
 from streamkit.errors import CorruptData, LeaseLost, StoreClosed
 from streamkit.reentry import Mutex
@@ -19,6 +20,7 @@ from .head import END
 from .log import PartitionLog
 from .partition import is_lost
 from .reading import Reader
+from .rowfile import open_row
 from .sharing import enter, leave, register
 from .state import State
 from .store import OpenStore, directory_of
@@ -28,6 +30,7 @@ __all__ = ["LocalBackend"]
 T = TypeVar("T")
 A = TypeVarTuple("A")
 
+_twin: Any = speed.twin
 _LONGEST: Final = 300
 _LOOK: Final = 0.5
 """Seconds after which a reader looks again whether the store is still at its path; a writer always does."""
@@ -60,6 +63,8 @@ class LocalBackend:
         self._look = 0.0
         kinds = ("get", "read", "scan", "put", "delete", "lease", "bytes_read", "bytes_written")
         self._requests = dict.fromkeys(kinds, 0)
+        self._direct: Any = _twin and _twin.Counts()
+        """Counts the reads of the compiled codec."""
         register(self)
 
     def __repr__(self) -> str:
@@ -71,7 +76,11 @@ class LocalBackend:
 
     @property
     def requests(self) -> Mapping[str, int]:
-        return dict(self._requests)
+        requests, direct = dict(self._requests), self._direct
+        if direct is not None:
+            requests["read"] += direct.reads
+            requests["bytes_read"] += direct.bytes
+        return requests
 
     def service_time(self) -> None:
         """All processes that use a directory share this machine's clock."""
@@ -186,6 +195,18 @@ class LocalBackend:
                 if part[:8] == _SCRUBBED and log.words[END] != word:
                     return self.read(partition, ranges)
         return found
+
+    def open_row(self, partition: bytes, key: bytes) -> object | None:
+        """See `OpensRows`."""
+        log = self._log(partition)
+        row = log.state.rows.get(key) if log is not None and _twin is not None else None
+        if log is None or row is None or not row.file:
+            return None
+        try:
+            opened: object = _twin.OpenRow(open_row(log.path, row, key, log.reader.seed), row.size, self._direct)
+        except (CorruptData, OSError):
+            return None
+        return opened
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         _check_address(partition, ())

@@ -16,7 +16,7 @@ from .files import OpenFile, cached_file, create_file, sync_directory, unlink, w
 from .record import BLOCK, FILE, HEADER, blocks_are_right, pack, parse, table_size
 from .state import RowAt
 
-__all__ = ["read_row", "remove_orphans", "row_path", "write_row"]
+__all__ = ["open_row", "read_row", "remove_orphans", "row_path", "write_row"]
 
 _twin: Any = speed.twin
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.row(\.new)?")
@@ -94,6 +94,15 @@ def read_row(path: str, row: RowAt, key: bytes, seed: int, start: int, length: i
     if len(data) != stop - begin or not blocks_are_right(table[1], first, data):
         raise _damaged(name, key)
     return data if begin == start and stop - begin <= length else data[start - begin : start - begin + length]
+
+
+def open_row(path: str, row: RowAt, key: bytes, seed: int) -> OpenFile:
+    """The file of a row, with its table. FileNotFoundError if it is gone."""
+    name = row_path(path, row.file)
+    file = cached_file(name)
+    if file.table is None:
+        _table(file, name, row, key, seed)
+    return file
 
 
 def _table(file: OpenFile, name: str, row: RowAt, key: bytes, seed: int) -> tuple[int, bytes]:

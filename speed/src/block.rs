@@ -46,6 +46,17 @@ impl Block {
         low
     }
 
+    /// The value of the row with this key.
+    pub fn value(&self, key: &[u8]) -> Option<&[u8]> {
+        let at = self.find(key, 0);
+        (at < self.rows && self.part(at) == key).then(|| self.part(self.rows + at))
+    }
+
+    /// Bytes that it occupies.
+    pub fn bytes(&self) -> usize {
+        self.data.len() + 4 * self.starts.len() + 200
+    }
+
     fn parts<'py>(&self, py: Python<'py>, from: usize, low: usize, high: usize) -> PyResult<Bound<'py, PyList>> {
         let (low, high) = (low.min(self.rows), high.min(self.rows));
         PyList::new(py, (low..high.max(low)).map(|at| PyBytes::new(py, self.part(from + at))))
@@ -61,7 +72,7 @@ impl Block {
 
     #[getter]
     fn size(&self) -> usize {
-        self.data.len() + 4 * self.starts.len() + 200
+        self.bytes()
     }
 
     #[getter]
@@ -84,8 +95,7 @@ impl Block {
     }
 
     fn get<'py>(&self, py: Python<'py>, key: &[u8]) -> Option<Bound<'py, PyBytes>> {
-        let at = self.find(key, 0);
-        (at < self.rows && self.part(at) == key).then(|| PyBytes::new(py, self.part(self.rows + at)))
+        self.value(key).map(|value| PyBytes::new(py, value))
     }
 
     fn keys<'py>(&self, py: Python<'py>, low: usize, high: usize) -> PyResult<Bound<'py, PyList>> {
@@ -103,7 +113,8 @@ pub fn decode_block(data: &Bound<'_, PyAny>, start: u32) -> Option<Block> {
     with_bytes(data, |data| decode(data, start))
 }
 
-fn decode(data: &[u8], start: u32) -> Option<Block> {
+/// The same of bytes.
+pub fn decode(data: &[u8], start: u32) -> Option<Block> {
     if data.len() < HEAD || crc32(&data[4..], start) != u32_at(data, 0)? {
         return None;
     }

@@ -1,9 +1,11 @@
 //! Checked parts of a row's file: see backends/streamkit_local/rowfile.py.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::bytes::{crc32, u32_at};
 
@@ -33,8 +35,44 @@ fn read_at(_fd: i32, _buffer: &mut [u8], _at: u64) -> Option<()> {
     None
 }
 
-/// `length` bytes from byte `start` of a value of `size` bytes, which begins at byte `value` of a file. `table` has the
-/// checksums of its blocks. None if they are wrong, or if Python has to read it.
+/// A value of `size` bytes, which begins at byte `value` of an open file. `table` has the checksums of its blocks.
+#[derive(Clone, Copy)]
+pub struct Content<'a> {
+    pub fd: i32,
+    pub value: u64,
+    pub table: &'a [u8],
+    pub size: usize,
+}
+
+impl Content<'_> {
+    /// Calls `then` with `length` bytes from byte `start`, or fewer at the end. None if they are damaged, or if Python
+    /// has to read them.
+    pub fn part<T>(&self, start: usize, length: usize, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+        let end = start.checked_add(length)?.min(self.size);
+        if start >= end || end - start > MOST {
+            return None;
+        }
+        let first = start / BLOCK;
+        let begin = first * BLOCK;
+        let stop = end.div_ceil(BLOCK).checked_mul(BLOCK)?.min(self.size);
+        BUFFER.with(|kept| {
+            let mut kept = kept.try_borrow_mut().ok()?;
+            if kept.len() < stop - begin {
+                kept.resize(stop - begin, 0);
+            }
+            let buffer = &mut kept[..stop - begin];
+            read_at(self.fd, buffer, self.value.checked_add(begin as u64)?)?;
+            for (number, block) in buffer.chunks(BLOCK).enumerate() {
+                if crc32(block, 0) != u32_at(self.table, 4 * (first + number))? {
+                    return None;
+                }
+            }
+            then(&buffer[start - begin..end - begin])
+        })
+    }
+}
+
+/// `length` bytes from byte `start` of a value. None if they are damaged, or if Python has to read them.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn read_part<'py>(
@@ -46,26 +84,82 @@ pub fn read_part<'py>(
     start: usize,
     length: usize,
 ) -> Option<Bound<'py, PyBytes>> {
-    let end = start.checked_add(length)?.min(size);
-    if start >= end || end - start > MOST {
-        return None;
+    let content = Content { fd, value, table, size };
+    let part = py.detach(|| content.part(start, length, |part| Some(part.to_vec())))?;
+    Some(PyBytes::new(py, &part))
+}
+
+/// Counts what is read without a call of the backend.
+#[pyclass(module = "streamkit_speed", frozen)]
+#[derive(Default)]
+pub struct Counts {
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[pymethods]
+impl Counts {
+    #[new]
+    fn new() -> Self {
+        Counts::default()
     }
-    let first = start / BLOCK;
-    let begin = first * BLOCK;
-    let stop = end.div_ceil(BLOCK).checked_mul(BLOCK)?.min(size);
-    let at = value.checked_add(begin as u64)?;
-    BUFFER.with(|kept| {
-        let mut kept = kept.try_borrow_mut().ok()?;
-        if kept.len() < stop - begin {
-            kept.resize(stop - begin, 0);
-        }
-        let buffer = &mut kept[..stop - begin];
-        py.detach(|| {
-            read_at(fd, buffer, at)?;
-            buffer.chunks(BLOCK).enumerate().try_for_each(|(number, block)| {
-                (crc32(block, 0) == u32_at(table, 4 * (first + number))?).then_some(())
-            })
-        })?;
-        Some(PyBytes::new(py, &buffer[start - begin..end - begin]))
-    })
+
+    #[getter]
+    fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Counts {
+    pub fn add(&self, reads: u64, bytes: u64) {
+        self.reads.fetch_add(reads, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A row whose value is in an open file. It does not keep the file open.
+#[pyclass(module = "streamkit_speed", frozen)]
+pub struct OpenRow {
+    file: Py<PyWeakrefReference>,
+    size: usize,
+    pub counts: Py<Counts>,
+}
+
+/// An open file and what `Content` needs of it.
+pub struct Held<'py> {
+    _file: Bound<'py, PyAny>,
+    fd: i32,
+    value: u64,
+    table: Bound<'py, PyBytes>,
+    size: usize,
+}
+
+impl Held<'_> {
+    pub fn content(&self) -> Content<'_> {
+        Content { fd: self.fd, value: self.value, table: self.table.as_bytes(), size: self.size }
+    }
+}
+
+impl OpenRow {
+    /// The file. None if it was closed.
+    pub fn hold<'py>(&self, py: Python<'py>) -> Option<Held<'py>> {
+        let file = self.file.bind(py).upgrade()?;
+        let fd = file.getattr(intern!(py, "fd")).ok()?.extract().ok()?;
+        let (value, table) = file.getattr(intern!(py, "table")).ok()?.extract().ok()?;
+        (fd >= 0).then_some(Held { _file: file, fd, value, table, size: self.size })
+    }
+}
+
+#[pymethods]
+impl OpenRow {
+    /// `file`: its `fd`, and `table`, the start of the value and the checksums of its blocks. `size`: of the value.
+    #[new]
+    fn new(file: &Bound<'_, PyAny>, size: usize, counts: Py<Counts>) -> PyResult<Self> {
+        Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), size, counts })
+    }
 }

@@ -5,12 +5,14 @@
 
 mod block;
 mod bytes;
+mod cache;
 mod call;
 mod encode;
 mod file;
 mod msgpack;
 mod records;
 mod rows;
+mod runs;
 mod section;
 mod segment;
 mod structs;
@@ -20,7 +22,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 4;
+const INTERFACE: u32 = 5;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -30,6 +32,10 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Reader>()?;
     module.add_class::<rows::Rows>()?;
     module.add_class::<block::Block>()?;
+    module.add_class::<cache::Recent>()?;
+    module.add_class::<file::Counts>()?;
+    module.add_class::<file::OpenRow>()?;
+    module.add_class::<runs::Directory>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;

@@ -27,10 +27,14 @@ fn hash_of(key: &[u8], (data, keys, segments): Prefixes<'_>) -> u32 {
     } else {
         key.strip_prefix(segments).unwrap_or(key)
     };
+    hash_of_subject(subject)
+}
+
+pub fn hash_of_subject(subject: &[u8]) -> u32 {
     crc32(subject, 0).wrapping_mul(MIX)
 }
 
-fn mask_of(hash: u32) -> u64 {
+pub fn mask_of(hash: u32) -> u64 {
     static MASKS: OnceLock<Vec<u64>> = OnceLock::new();
     let masks = MASKS.get_or_init(|| {
         (1..=4096u64)

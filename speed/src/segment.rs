@@ -182,19 +182,34 @@ pub fn segment_entries<'py>(
 ) -> PyResult<Option<(u64, bool, usize)>> {
     let reader = reader.get();
     let Some(segment) = &reader.segment else { return Ok(None) };
-    let segment = segment.bind(py);
     let mut held = Vec::with_capacity(blocks.len());
     for block in blocks {
         let Ok(block) = block.cast_into::<Block>() else { return Ok(None) };
         held.push(block);
     }
-    let held: Vec<&Block> = held.iter().map(|block| block.get()).collect();
-    let newest = lone_row(&held[held.len().saturating_sub(newest)..], start, end);
-    let rows = rows(&held, start, end);
+    let blocks: Vec<&Block> = held.iter().map(|block| block.get()).collect();
+    entries_of(py, reader, segment.bind(py), &blocks, newest, (start, end), (first, last), entries, most).map(Some)
+}
+
+/// The same of blocks that the twin has.
+#[allow(clippy::too_many_arguments)]
+pub fn entries_of<'py>(
+    py: Python<'py>,
+    reader: &Reader,
+    segment: &Bound<'py, PyString>,
+    blocks: &[&Block],
+    newest: usize,
+    (start, end): (&[u8], &[u8]),
+    (first, last): (u64, u64),
+    entries: &Bound<'py, PyList>,
+    most: u64,
+) -> PyResult<(u64, bool, usize)> {
+    let newest = lone_row(&blocks[blocks.len().saturating_sub(newest)..], start, end);
+    let rows = rows(blocks, start, end);
     let text = segment.to_cow()?;
     let mut maker = Maker::new(py, reader, segment, &text, entries);
     let (next, ended) = maker.add_rows(&rows, first, last, most)?;
-    Ok(Some((next, ended, newest)))
+    Ok((next, ended, newest))
 }
 
 /// The same out of one data row of the index: (the sequence after the last entry, True if the row has no more of them).
@@ -225,10 +240,19 @@ pub fn last_entry<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let reader = reader.get();
     let Some(segment) = &reader.segment else { return Ok(None) };
-    let Some(piece) = last_piece(row.as_bytes()) else { return Ok(None) };
+    last_of(py, reader, segment.bind(py), row.as_bytes())
+}
+
+/// The same of a row that the twin has.
+pub fn last_of<'py>(
+    py: Python<'py>,
+    reader: &Reader,
+    segment: &Bound<'py, PyString>,
+    row: &[u8],
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(piece) = last_piece(row) else { return Ok(None) };
     let Some(after) = piece.first.checked_add(piece.count).filter(|_| piece.count > 0) else { return Ok(None) };
     let Some(frame) = piece.frame else { return Ok(None) };
-    let segment = segment.bind(py);
     let text = segment.to_cow()?;
     let entries = PyList::empty(py);
     let mut maker = Maker::new(py, reader, segment, &text, &entries);

@@ -1,41 +1,75 @@
-//! The first keys of a section's blocks: see Tail in streamkit/index/run_format.py.
+//! The tail of a section: see Tail in streamkit/index/run_format.py.
 
+use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::bytes::View;
+/// The numbers of an array. It cannot change its length while this lives.
+struct Numbers<T>(PyBuffer<T>);
 
-/// The first key of block n is in `index`, from `starts[n]` to `starts[n + 1]`.
+impl<T: Element> Numbers<T> {
+    /// Of an array that nobody changes.
+    fn new(object: &Bound<'_, PyAny>) -> Option<Self> {
+        PyBuffer::get(object).ok().filter(|buffer| buffer.as_slice_ptr().is_some()).map(Numbers)
+    }
+
+    fn all(&self) -> &[T] {
+        // SAFETY: the exporter keeps the numbers where they are until the buffer is released, and nobody changes them.
+        self.0.as_slice_ptr().map_or(&[], |numbers| unsafe { numbers.as_ref() })
+    }
+}
+
+/// The first keys of a section's blocks, the blocks' places, and the filter.
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct Firsts {
     index: Py<PyBytes>,
     /// They ascend, and none is beyond `index`.
-    starts: Vec<u32>,
+    starts: Numbers<u32>,
+    offsets: Numbers<u32>,
+    words: Numbers<u64>,
+}
+
+/// `Firsts` while it is asked.
+#[derive(Clone, Copy)]
+pub struct Tail<'a> {
+    index: &'a [u8],
+    starts: &'a [u32],
+    offsets: &'a [u32],
+    words: &'a [u64],
 }
 
 impl Firsts {
-    fn key<'a>(&self, index: &'a [u8], block: usize) -> &'a [u8] {
-        &index[self.starts[block] as usize..self.starts[block + 1] as usize]
+    pub fn tail<'a>(&'a self, py: Python<'a>) -> Tail<'a> {
+        let (starts, offsets, words) = (self.starts.all(), self.offsets.all(), self.words.all());
+        Tail { index: self.index.as_bytes(py), starts, offsets, words }
     }
 }
 
-#[pymethods]
-impl Firsts {
+impl<'a> Tail<'a> {
+    pub fn blocks(&self) -> usize {
+        self.starts.len() - 1
+    }
+
     /// The first key of a block.
-    fn first<'py>(&self, py: Python<'py>, block: usize) -> PyResult<Bound<'py, PyBytes>> {
-        if block + 1 >= self.starts.len() {
-            return Err(pyo3::exceptions::PyIndexError::new_err("there are fewer blocks"));
-        }
-        Ok(PyBytes::new(py, self.key(self.index.bind(py).as_bytes(), block)))
+    pub fn first(&self, block: usize) -> &'a [u8] {
+        &self.index[self.starts[block] as usize..self.starts[block + 1] as usize]
+    }
+
+    /// The place of a block: (start, length) in the section.
+    pub fn place(&self, block: usize) -> (u32, u32) {
+        (self.offsets[block], self.offsets[block + 1] - self.offsets[block])
+    }
+
+    pub fn may_hold(&self, hash: u32, mask: u64) -> bool {
+        self.words[hash as usize % self.words.len()] & mask == mask
     }
 
     /// The block that holds `key` if any does; 0 if it is before the first.
-    fn block_of(&self, py: Python<'_>, key: &[u8]) -> usize {
-        let index = self.index.bind(py).as_bytes();
-        let (mut low, mut high) = (0, self.starts.len() - 1);
+    pub fn block_of(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.blocks());
         while high - low > 1 {
             let middle = (low + high) >> 1;
-            if self.key(index, middle) <= key {
+            if self.first(middle) <= key {
                 low = middle;
             } else {
                 high = middle;
@@ -45,18 +79,31 @@ impl Firsts {
     }
 }
 
-/// None if `starts`, u32 of this machine, are not those of one block or more in `index`.
+#[pymethods]
+impl Firsts {
+    fn block_of(&self, py: Python<'_>, key: &[u8]) -> usize {
+        self.tail(py).block_of(key)
+    }
+}
+
+/// The first key of block n is in `index`, from `starts[n]` to `starts[n + 1]`; the block is the bytes from `offsets[n]`
+/// to `offsets[n + 1]` of the section. None if these arrays are not of one block or more.
 #[pyfunction]
-pub fn firsts(index: &Bound<'_, PyAny>, starts: &Bound<'_, PyAny>) -> Option<Firsts> {
+pub fn firsts(
+    index: &Bound<'_, PyAny>,
+    starts: &Bound<'_, PyAny>,
+    offsets: &Bound<'_, PyAny>,
+    words: &Bound<'_, PyAny>,
+) -> Option<Firsts> {
     let index = index.cast::<PyBytes>().ok()?;
-    // Nobody else has the array that is given.
-    let starts: Vec<u32> = View::any(starts)?
-        .bytes()
-        .chunks_exact(4)
-        .map(|start| u32::from_ne_bytes([start[0], start[1], start[2], start[3]]))
-        .collect();
-    let right = starts.len() > 1
-        && starts.windows(2).all(|pair| pair[0] <= pair[1])
-        && *starts.last()? as usize <= index.as_bytes().len();
-    right.then(|| Firsts { index: index.clone().unbind(), starts })
+    let (starts, offsets, words) =
+        (Numbers::<u32>::new(starts)?, Numbers::<u32>::new(offsets)?, Numbers::<u64>::new(words)?);
+    let ascend = |numbers: &[u32]| numbers.windows(2).all(|pair| pair[0] <= pair[1]);
+    let right = starts.all().len() > 1
+        && starts.all().len() == offsets.all().len()
+        && !words.all().is_empty()
+        && ascend(starts.all())
+        && ascend(offsets.all())
+        && *starts.all().last()? as usize <= index.as_bytes().len();
+    right.then(|| Firsts { index: index.clone().unbind(), starts, offsets, words })
 }

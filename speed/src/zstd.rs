@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use zstd_safe::{DCtx, zstd_sys};
+use zstd_safe::{DCtx, WriteBuf, zstd_sys};
 
 use crate::bytes::{end_avx, with_bytes};
 
@@ -42,16 +42,16 @@ fn frame(data: &[u8], most: usize) -> Option<(&[u8], usize)> {
     (says > 0 && says <= most.min(MOST)).then_some((data.get(..length)?, says))
 }
 
-fn decompress_into(content: &mut [u8], data: &[u8]) -> Option<()> {
+/// Returns the number of bytes that were written.
+fn decompress_into<C: WriteBuf + ?Sized>(content: &mut C, data: &[u8]) -> Option<usize> {
     end_avx();
-    let written = CONTEXT.with(|kept| {
+    CONTEXT.with(|kept| {
         let mut kept = kept.try_borrow_mut().ok()?;
         if kept.is_none() {
             *kept = Some(DCtx::try_create()?);
         }
         kept.as_mut()?.decompress(content, data).ok()
-    })?;
-    (written == content.len()).then_some(())
+    })
 }
 
 /// The content of the frame that `data` begins with, if the frame says that it holds exactly `raw` bytes.
@@ -60,9 +60,8 @@ pub fn content_of(data: &[u8], raw: usize) -> Option<Vec<u8>> {
     if says != raw {
         return None;
     }
-    let mut content = vec![0; raw];
-    decompress_into(&mut content, data)?;
-    Some(content)
+    let mut content = Vec::with_capacity(raw);
+    (decompress_into(&mut content, data)? == raw).then_some(content)
 }
 
 /// The content of the frame that `data` begins with. None if it is more than `most` bytes, or if Python has to decide.
@@ -71,6 +70,10 @@ pub fn decompress<'py>(py: Python<'py>, data: &Bound<'py, PyAny>, most: usize) -
     with_bytes(data, |data| {
         let (data, says) = frame(data, most)?;
         let refused = || PyValueError::new_err("left to Python");
-        PyBytes::new_with(py, says, |content| decompress_into(content, data).ok_or_else(refused)).ok()
+        PyBytes::new_with(py, says, |content| match decompress_into(content, data) {
+            Some(written) if written == says => Ok(()),
+            _ => Err(refused()),
+        })
+        .ok()
     })
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from .. import speed
 from ..reentry import Mutex
 from .run_format import Block, Tail
 
 __all__ = ["BLOCKS_BYTES", "TAILS_BYTES", "BlockCache"]
 
+_twin: Any = speed.twin
 BLOCKS_BYTES = 8 << 20
 TAILS_BYTES = 8 << 20
 
@@ -34,6 +36,7 @@ class _Recent(Generic[_Item]):
 
     def __init__(self, limit: int) -> None:
         self.items: OrderedDict[_Key, _Item] = OrderedDict()
+        self.get = self.items.get
         self._limit = limit
         self._bytes = 0
         self._mutex = Mutex()
@@ -71,16 +74,17 @@ class BlockCache:
     """Blocks and tails of runs, by (partition, file id, number of the block; -1: the tail)."""
 
     def __init__(self, blocks_bytes: int = BLOCKS_BYTES, tails_bytes: int = TAILS_BYTES) -> None:
-        self._blocks: _Recent[Block] = _Recent(blocks_bytes)
-        self._tails: _Recent[Tail] = _Recent(tails_bytes)
-        self.block = self._blocks.items.get
+        recent: type[_Recent[Any]] = _Recent if _twin is None else _twin.Recent
+        self.blocks: _Recent[Block] = recent(blocks_bytes)
+        self.tails: _Recent[Tail] = recent(tails_bytes)
+        self.block = self.blocks.get
         """The block by its key, or None. Set `used` on it."""
-        self.tail = self._tails.items.get
-        self.put_block = self._blocks.put
-        self.put_blocks = self._blocks.put_all
-        self.put_tail = self._tails.put
+        self.tail = self.tails.get
+        self.put_block = self.blocks.put
+        self.put_blocks = self.blocks.put_all
+        self.put_tail = self.tails.put
 
     @property
     def size(self) -> int:
         """Bytes that are kept, by estimate."""
-        return self._blocks.size + self._tails.size
+        return self.blocks.size + self.tails.size

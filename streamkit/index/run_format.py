@@ -220,7 +220,7 @@ class Tail:
 
     def __init__(self, index: bytes, starts: array[int], offsets: array[int], words: array[int], rows: int) -> None:
         """The first key of block n is in `index`, from `starts[n]` to `starts[n + 1]`."""
-        self._twin: Any = None if _twin is None else _twin.firsts(index, starts)
+        self._twin: Any = None if _twin is None else _twin.firsts(index, starts, offsets, words)
         self._index = index
         self._starts = starts
         self.blocks = len(offsets) - 1

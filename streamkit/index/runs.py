@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
+from typing import Any
 
-from ..backend import Backend, Range
+from .. import speed
+from ..backend import Backend, OpensRows, Range
 from ..errors import CorruptData
 from ..log.damaged_file import in_index
 from ..log.keys import SEGMENTS, data_range, run_key, segment_key
@@ -19,7 +22,7 @@ from ..log.ranges import read_ranges
 from .block_cache import BlockCache
 from .cursor import Chunk, Cursor, Place, merge_cursors
 from .run_format import Block, Tail, decode_block, decode_inline, decode_tail
-from .subject_filter import hash_of, mask_of, passing, subject_of
+from .subject_filter import PREFIXES, hash_of, mask_of, passing, subject_of
 
 __all__ = ["Runs", "Starved"]
 
@@ -38,9 +41,12 @@ _JOINED = 1 << 20
 """The most bytes of neighbouring blocks that are one range."""
 _MANY = 32
 """The number of keys that are looked for together on a disk, one run after the other."""
+_ID = 16
+"""Bytes of a file's id."""
 _SPAN = 256 << 10
 """About the bytes of blocks that are held at once for many keys."""
 _last_key = attrgetter("last_key")
+_twin: Any = speed.twin
 
 
 class Starved(Exception):
@@ -66,6 +72,8 @@ class Runs:
         self._sealed = False
         """Nothing more is to be asked for."""
         self._inline: Block | None = None
+        self._opened: Any = None
+        """The compiled directory of the runs; False if there is none."""
 
     def __repr__(self) -> str:
         return f"<Runs {len(self.manifest.runs)} runs, {len(self.manifest.inline)} bytes inline>"
@@ -425,6 +433,43 @@ class Runs:
             if len(files) > 1 and (other := _file_of(run, key)) is not None and self._tail(other).may_hold(hash, mask):
                 return None
         return None
+
+    def entries(
+        self, reader: Any, segment: str, first: int, last: int, entries: list[Any], most: int
+    ) -> tuple[int, bool, int] | None:
+        """The compiled codec's short way: see `Index.entries`."""
+        directory = self._directory
+        return directory.entries(reader, segment, first, last, entries, most) if directory and reader else None
+
+    def last_entry(self, reader: Any, segment: str, most: int) -> Any:
+        """The compiled codec's short way: see `Index.last_entry`."""
+        directory = self._directory
+        return directory.last_entry(reader, segment, most) if directory and reader else None
+
+    @property
+    def _directory(self) -> Any:
+        """The compiled directory of the runs, where the backend opens their rows; else False."""
+        if _twin is None:
+            return False
+        if self._opened is None:
+            self._opened = self._open_directory()
+        return self._opened
+
+    def _open_directory(self) -> Any:
+        backend, cache, inline = self._backend, self._cache, self.inline
+        if not isinstance(backend, OpensRows) or type(cache.blocks) is not _twin.Recent:
+            return False
+        if inline is not None and type(inline) is not _twin.Block:
+            return False
+        runs = [
+            [(file.first_key, file.last_key, file.id, run_key(file.id), file.start) for file in run.files]
+            for run in self.manifest.runs
+        ]
+        if any(len(id) != _ID for files in runs for _, _, id, _, _ in files):
+            return False
+        open_row = partial(backend.open_row, self.partition)
+        prefixes = PREFIXES[0], PREFIXES[2]
+        return _twin.Directory(cache.blocks, cache.tails, self.partition, self._seed, open_row, runs, inline, prefixes)
 
     def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
         """Scan many rows at once, of `runs` alone (newest first), without the inline run.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..backend import Range
+from ..model import Entry
 from .manifest import Manifest, RunGone
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ class Index(Protocol):
 
         None if there are many blocks, or if calls are requests.
         """
+        ...
+
+    def entries(
+        self, reader: Any, segment: str, first: int, last: int, entries: list[Entry], most: int
+    ) -> tuple[int, bool, int] | None:
+        """`SegmentRows.in_blocks` of the blocks that `blocks_of` gives, in one step of the compiled codec. None if the
+        codec cannot take it."""
+        ...
+
+    def last_entry(self, reader: Any, segment: str, most: int) -> Entry | None:
+        """The last entry of the row that `last` gives, in one step of the compiled codec, if the row has at most `most`
+        bytes. None if the codec cannot take it."""
         ...
 
     def last(self, segment: str, start: bytes, end: bytes) -> bytes | None:

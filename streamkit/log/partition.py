@@ -31,7 +31,7 @@ from .latest import Latest
 from .moved import Moved
 from .packs import Packs
 from .policy import policy_of
-from .record_format import Header, decode_header
+from .record_format import Header, decode_header, entry_reader
 from .refresher import Refresher
 from .rows import NOTHING, FenceRow, Head, Piece, SegmentRow, Settings
 from .searches import Searches
@@ -136,6 +136,7 @@ class Partition:
         """Seconds by which looks are judged; a transaction's row stays for a tenth of it, at the least, after the
         transaction is somewhere else as well."""
         self.seed = seed_of(settings, self.key)
+        self.reader = entry_reader(self.space, self.partition, settings.partitions, self.seed, settings.incarnation)
         self._transactions = transaction_prefix(settings.incarnation)
         self.last_key = transaction_key(self._transactions, 1 << 64)
         """The key after the keys of all transactions."""

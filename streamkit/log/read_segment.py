@@ -9,6 +9,9 @@ A load from a local disk takes these steps:
 4. `SegmentRows` makes the entries: `in_blocks` from the index, `in_pieces` from the tail.
 5. `Reader.entries` yields them.
 
+The compiled codec does step 3 and the first half of step 4 in one call, `Runs.entries`, if the backend is one that
+`OpensRows`. It leaves everything unusual, damage too, to the steps in Python.
+
 `_Forwards.at_once` is step 3 and 4. It stops before everything that is not plain, and `_Forwards` reads on from there
 piece by piece: entries that the index has no copy of, removed or archived entries, damage. A segment in many blocks is
 read row by row before that, with `SegmentRows.in_rows`. Reads with time bounds and reads from a remote service begin
@@ -23,6 +26,7 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import CorruptData
 from ..model import Entry
+from . import segment_rows
 from .batches import Batch, Bounds, told, without_erased
 from .index_rows import decode_index_row
 from .keys import data_range
@@ -170,19 +174,21 @@ class _Forwards(_SegmentRead):
         segment = self._segment
         self._until = end = view.end
         first, last = self._bounds.min_sequence or 1, self._bounds.max_sequence or _FAR
-        rows = _segment_rows(view.log, segment)
         entries: list[Entry] = []
         reached, ended = first, True
         tail = view.tail.pieces_until(segment, end)
         if view.tail.watermark and (not tail or tail[0].first_sequence > first):
-            begin, after = data_range(segment, first)
-            found = view.index.blocks_of(segment, begin, after)
+            found = view.index.entries(view.log.reader, segment, first, last, entries, segment_rows.MOST)
             if found is None:
-                return None
-            reached, ended, newest = rows.in_blocks(*found, begin, after, first, last, entries)
+                begin, after = data_range(segment, first)
+                blocks = view.index.blocks_of(segment, begin, after)
+                if blocks is None:
+                    return None
+                found = _segment_rows(view.log, segment).in_blocks(*blocks, begin, after, first, last, entries)
+            reached, ended, newest = found
             self._sure = 0 < newest <= _ONE_ROW
         if ended and tail:
-            reached, ended = rows.in_pieces(tail, reached, last, entries)
+            reached, ended = _segment_rows(view.log, segment).in_pieces(tail, reached, last, entries)
         self._sure = self._sure or bool(tail)  # the tail follows on the last row
         known = view.known(segment)
         sure = self._sure if known is None else reached > known.last_sequence
@@ -423,6 +429,11 @@ def _newest_entry(view: LogView, segment: str) -> Entry | None:
     if tail:
         piece = tail[-1]
     else:
+        entry: Entry | None = None
+        if view.tail.watermark:
+            entry = view.index.last_entry(view.log.reader, segment, _ONE_ROW)
+            if entry is not None:
+                return entry
         start, end = data_range(segment, 1)
         value = view.index.last(segment, start, end) if view.tail.watermark else None
         if value is None or len(value) > _ONE_ROW:

@@ -51,6 +51,7 @@ __all__ = [
     "encode_holes",
     "encode_lone",
     "encode_transaction",
+    "entry_reader",
     "frame_reader",
     "frames_with",
     "split_frames",
@@ -817,6 +818,11 @@ class FrameReader(NamedTuple):
     """A reader of one segment's frames."""
 
     take: _Take[tuple[int, int, bytes]]
+
+
+def entry_reader(space: str, partition: int, partitions: int, seed: int, incarnation: bytes) -> Any:
+    """The compiled reader of a partition, for `Index.entries`; None without the compiled codec."""
+    return _twin and _twin.reader(space, partition, partitions, seed, incarnation)
 
 
 def frame_reader(

@@ -20,9 +20,9 @@ from .index_rows import decode_index_row
 from .record_format import decode_entries, frame_reader
 from .rows import DataRow, Piece
 
-__all__ = ["Found", "SegmentRows"]
+__all__ = ["MOST", "Found", "SegmentRows"]
 
-_MOST = 1024
+MOST = 1024
 """About the most entries that are made at once."""
 _TOGETHER = 256
 """Entries of several rows that are handed out together."""
@@ -68,7 +68,7 @@ class SegmentRows:
         """Append the entries of the sequences first..last in the rows with start <= key < end. The last `newest` blocks
         are those of the newest run."""
         if _twin is not None:
-            found = _twin.segment_entries(self._reader, blocks, newest, start, end, first, last, entries, _MOST)
+            found = _twin.segment_entries(self._reader, blocks, newest, start, end, first, last, entries, MOST)
             if found is not None:
                 return Found(*found)
         parts = [_between(block, start, end) for block in blocks]
@@ -104,7 +104,7 @@ class SegmentRows:
     def _in_row(self, row: bytes, first: int, last: int, entries: list[Entry]) -> tuple[int, bool]:
         """The same as `in_pieces`, of an encoded data row."""
         if _twin is not None:
-            found: tuple[int, bool] | None = _twin.row_entries(self._reader, row, first, last, entries, _MOST)
+            found: tuple[int, bool] | None = _twin.row_entries(self._reader, row, first, last, entries, MOST)
             if found is not None:
                 return found
         try:
@@ -117,7 +117,7 @@ class SegmentRows:
         """Append the entries of the sequences first..last in `pieces`: (the sequence after the last one, True if the
         pieces have no more of them)."""
         small: list[tuple[int, int, bytes]] = []
-        reached, ended, most = first, True, first + _MOST
+        reached, ended, most = first, True, first + MOST
         for piece in pieces:
             begin, frame = piece.first_sequence, piece.frame
             after = begin + piece.count

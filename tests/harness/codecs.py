@@ -7,20 +7,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkit import compression, speed
-from streamkit.index import run_format, subject_filter
+from streamkit.index import block_cache, run_format, runs, subject_filter
 from streamkit.log import pack_format, record_format, segment_rows
-from streamkit_local import record, rowfile
+from streamkit_local import backend, record, rowfile
 
 __all__ = ["CODECS", "choose", "using"]
 
 CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
 _MODULES: tuple[Any, ...] = (
+    backend,
+    block_cache,
     compression,
     pack_format,
     record,
     record_format,
     rowfile,
     run_format,
+    runs,
     segment_rows,
     subject_filter,
 )

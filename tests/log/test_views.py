@@ -92,7 +92,7 @@ def test_a_read_that_goes_on_with_a_later_view_has_nothing_of_what_was_committed
     store: Store, monkeypatch: pytest.MonkeyPatch, removed: str | None
 ) -> None:
     monkeypatch.setattr(segment_view, "_PIECES", 4)
-    monkeypatch.setattr(segment_rows, "_MOST", 4)
+    monkeypatch.setattr(segment_rows, "MOST", 4)
     write(store, 40)
     store.maintain(SPACE)
     partition = partition_of(store)

@@ -1,0 +1,124 @@
+//! The blocks and tails of runs that were used lately: see streamkit/index/block_cache.py.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+/// (number of a partition, id of a file, number of a block; -1: the tail).
+pub type Key = (u32, [u8; 16], i64);
+
+struct Slot {
+    item: Py<PyAny>,
+    size: usize,
+    used: bool,
+}
+
+#[derive(Default)]
+struct Kept {
+    partitions: HashMap<Vec<u8>, u32>,
+    slots: HashMap<Key, Slot>,
+    /// Every key of `slots`, the oldest first.
+    order: VecDeque<Key>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn partition(&mut self, name: &[u8]) -> u32 {
+        if let Some(number) = self.partitions.get(name) {
+            return *number;
+        }
+        let number = self.partitions.len() as u32;
+        self.partitions.insert(name.to_vec(), number);
+        number
+    }
+}
+
+/// The items that were used lately, up to a number of bytes. An item that was used since the last look stays.
+#[pyclass(module = "streamkit_speed", frozen)]
+pub struct Recent {
+    /// Whoever has the lock has the GIL, and runs no Python meanwhile.
+    kept: Mutex<Kept>,
+    limit: usize,
+}
+
+impl Recent {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a partition in keys.
+    pub fn partition(&self, name: &[u8]) -> u32 {
+        self.kept().partition(name)
+    }
+
+    pub fn find<'py>(&self, py: Python<'py>, key: &Key) -> Option<Bound<'py, PyAny>> {
+        let mut kept = self.kept();
+        let slot = kept.slots.get_mut(key)?;
+        slot.used = true;
+        Some(slot.item.bind(py).clone())
+    }
+
+    pub fn keep(&self, key: Key, item: Py<PyAny>, size: usize) {
+        let mut gone = Vec::new();
+        let mut kept = self.kept();
+        if size > self.limit / 2 || kept.slots.contains_key(&key) {
+            return;
+        }
+        kept.slots.insert(key, Slot { item, size, used: false });
+        kept.order.push_back(key);
+        kept.bytes += size;
+        while kept.bytes > self.limit {
+            let Some(oldest) = kept.order.pop_front() else { break };
+            match kept.slots.get_mut(&oldest) {
+                Some(slot) if slot.used => {
+                    slot.used = false;
+                    kept.order.push_back(oldest);
+                }
+                _ => {
+                    if let Some(slot) = kept.slots.remove(&oldest) {
+                        kept.bytes -= slot.size;
+                        gone.push(slot.item);
+                    }
+                }
+            }
+        }
+        drop(kept);
+        drop(gone);
+    }
+
+    /// None for a file without an id of the usual length: nothing of it is kept.
+    fn key(&self, (partition, id, number): (&[u8], &[u8], i64)) -> Option<Key> {
+        Some((self.partition(partition), id.try_into().ok()?, number))
+    }
+}
+
+#[pymethods]
+impl Recent {
+    #[new]
+    fn new(limit: usize) -> Self {
+        Recent { kept: Mutex::default(), limit }
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.kept().bytes
+    }
+
+    fn get<'py>(&self, py: Python<'py>, key: (&[u8], &[u8], i64)) -> Option<Bound<'py, PyAny>> {
+        self.find(py, &self.key(key)?)
+    }
+
+    fn put_all(&self, some: Vec<Bound<'_, PyTuple>>) -> PyResult<()> {
+        some.iter().try_for_each(|pair| self.put(pair.get_item(0)?.extract()?, pair.get_item(1)?))
+    }
+
+    fn put(&self, key: (&[u8], &[u8], i64), item: Bound<'_, PyAny>) -> PyResult<()> {
+        let size = item.getattr("size")?.extract()?;
+        if let Some(key) = self.key(key) {
+            self.keep(key, item.unbind(), size);
+        }
+        Ok(())
+    }
+}
