@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote_plus
 from zlib import crc32
 
+from .answer_xml import Root, parse
 from .errors import Cut, Refused
 from .service import Service
 from .signature import Signer
 from .wire import Answer, Wire
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     from .counting import Counts
 
 __all__ = ["Lean"]
@@ -71,23 +70,24 @@ class Lean:
         checksum = base64.b64encode(crc32(body).to_bytes(4, "big")).decode()
         headers = {"x-amz-checksum-crc32": checksum, "x-amz-sdk-checksum-algorithm": "CRC32"}
         root = _parsed(answer := self._send("DELETE", "POST", self._root(), "delete=", headers, body))
-        return _told(answer, {"Errors": [_texts(item) for item in root if item.tag == "Error"]})
+        return _told(answer, {"Errors": [item for tag, item in root.items if tag == "Error"]})
 
     def list_objects_v2(self, **parameters: Any) -> dict[str, Any]:
         asked = {name: str(parameters[known]) for known, name in _QUERY.items() if known in parameters}
         asked |= {"encoding-type": "url", "list-type": "2"}
         query = "&".join(f"{name}={quote(asked[name], safe=_SAFE)}" for name in sorted(asked))
         root = _parsed(answer := self._send("LIST", "GET", self._root(), query, {}, b""))
-        texts = {child.tag: child.text or "" for child in root if len(child) == 0}
+        texts = root.texts
         # A service that does not know the encoding ignores it, and does not name it in its answer.
         decoded = unquote_plus if texts.get("EncodingType") == "url" else str
         found: dict[str, Any] = {
             "Contents": [
                 {"Key": decoded(item["Key"]), "Size": int(item["Size"]), "ETag": item["ETag"]}
-                for item in (_texts(child) for child in root if child.tag == "Contents")
+                for tag, item in root.items
+                if tag == "Contents"
             ],
             "CommonPrefixes": [
-                {"Prefix": decoded(_texts(child)["Prefix"])} for child in root if child.tag == "CommonPrefixes"
+                {"Prefix": decoded(item["Prefix"])} for tag, item in root.items if tag == "CommonPrefixes"
             ],
         }
         if "IsTruncated" in texts:
@@ -137,30 +137,14 @@ def _error(body: bytes) -> dict[str, str]:
     if _NO_KEY in body:
         return {"Code": "NoSuchKey"}  # all that an object's absence says: no parser is loaded for it
     try:
-        return _texts(_element(body))
+        return parse(body).texts
     except Cut:
         return {}
 
 
-def _parsed(answer: Answer) -> Element:
+def _parsed(answer: Answer) -> Root:
     """The body as XML. S3 may begin to answer, with the status 200, before it knows that it fails."""
-    root = _element(answer.body)
+    root = parse(answer.body)
     if root.tag == "Error":
-        raise Refused(500, _texts(root), answer.headers)
+        raise Refused(500, root.texts, answer.headers)
     return root
-
-
-def _element(body: bytes) -> Element:
-    from xml.etree.ElementTree import ParseError, fromstring
-
-    try:
-        root = fromstring(body)
-    except ParseError:
-        raise Cut("no XML") from None
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-    return root
-
-
-def _texts(element: Element) -> dict[str, str]:
-    return {child.tag: child.text or "" for child in element}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .errors import Cut, Unreached, Untrusted
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
+    from .tls import Tls
 
 __all__ = ["Answer", "Wire"]
 
@@ -39,7 +39,7 @@ class Wire:
         self._host = host.encode("ascii" if host.isascii() else "idna")
         """Bytes, because for text Python would first load the tables of international names."""
         self._port = port
-        self._tls = None if ca is None else _context(ca)
+        self._tls = None if ca is None else _tls(ca, self._host)
         self._connect, self._read = connect, read
         self._idle: deque[_Line] = deque(maxlen=_KEPT)
 
@@ -53,6 +53,8 @@ class Wire:
             try:
                 line.send(head, body)
                 answer, reusable = line.receive()
+                if self._tls is not None:
+                    line.note_session(self._tls)
             except (OSError, ValueError) as error:
                 raise Cut(type(error).__name__) from None
         except BaseException:
@@ -89,7 +91,7 @@ class Wire:
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            made = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._host)
+            made = plain if self._tls is None else self._tls.wrap(plain)
         except OSError as error:
             plain.close()
             text = str(error)
@@ -99,6 +101,9 @@ class Wire:
         except BaseException:
             plain.close()
             raise
+        if made is None:
+            plain.close()
+            return self._dial()
         made.settimeout(self._read)
         return _Line(made)
 
@@ -111,6 +116,13 @@ class _Line:
         self._received = b""
         """Bytes of the connection that were received; those before `_at` are parsed."""
         self._at = 0
+        self._noted = False
+
+    def note_session(self, tls: Tls) -> None:
+        """Keep the session for further connections. The server's tickets come with its first answer."""
+        if not self._noted:
+            self._noted = True
+            tls.keep(self._socket)
 
     def is_quiet(self) -> bool:
         """True unless the server has closed the connection, or sent bytes that belong to no answer."""
@@ -220,14 +232,7 @@ def _size(text: str, base: int) -> int:
     return size
 
 
-def _context(ca: str) -> SSLContext:
-    import os.path
-    import ssl
+def _tls(ca: str, host: bytes) -> Tls:
+    from .tls import Tls
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if os.path.isdir(ca):
-        context.load_verify_locations(capath=ca)
-    else:
-        context.load_verify_locations(cafile=ca)
-    return context
+    return Tls(ca, host)

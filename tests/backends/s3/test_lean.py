@@ -10,9 +10,11 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,9 +25,10 @@ from fix_proxy import PASS, Proxy, status
 from fix_s3 import S3Bucket
 
 from streamkit.errors import AccessDenied, PermanentError
+from streamkit_s3.answer_xml import parse
 from streamkit_s3.counting import Counts
 from streamkit_s3.driver import S3Driver
-from streamkit_s3.errors import Cut, Target, Unreached
+from streamkit_s3.errors import Cut, Target, Unreached, Untrusted
 from streamkit_s3.lean import Lean
 from streamkit_s3.sdk import client_of_sdk
 from streamkit_s3.service import find
@@ -34,6 +37,7 @@ from streamkit_s3.wire import Answer, Wire
 pytestmark = pytest.mark.s3
 
 STORE = UUID("7d9f2c1e-0000-4000-8000-000000000001")
+AMAZON = "bucket.s3.amazonaws.com"
 PARTITION = b"orders\x00" + bytes(8)
 SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY01"
 ALIAS = "my-access-poin-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias"
@@ -325,21 +329,26 @@ def test_a_request_to_the_wrong_region_is_sent_again_by_boto3(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The certificate of a server on 127.0.0.1, which signs itself, and its key."""
+    return _certificate(tmp_path_factory.mktemp("certificate"))
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate that signs itself, for 127.0.0.1 and for one of Amazon's servers, and its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name)])
+    servers = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName(AMAZON)])
     made = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(datetime.now(UTC) - timedelta(days=1))
         .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(servers, critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    folder = tmp_path_factory.mktemp("certificate")
     certificate, secret = folder / "certificate.pem", folder / "key.pem"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     secret.write_bytes(
@@ -353,11 +362,13 @@ class Server:
 
     def __init__(self, *answers: bytes, context: ssl.SSLContext | None = None, ends: bool = False) -> None:
         self._answers = iter(answers)
-        self._context = context
+        self.context = context
         self._ends = ends
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.connections = 0
+        self.resumed: list[bool] = []
+        """For each connection with TLS: if it went on with the session of an earlier one."""
         self._connection: socket.socket | None = None
         self.hung_up = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._serve)
@@ -373,8 +384,9 @@ class Server:
                 self.connections += 1
                 self._connection = connection
                 with suppress(OSError):
-                    if self._context is not None:
-                        self._connection = self._context.wrap_socket(connection, True)
+                    if self.context is not None:
+                        self._connection = made = self.context.wrap_socket(connection, True)
+                        self.resumed.append(bool(made.session_reused))
                     self._talk(self._connection)
             self.hung_up.release()
 
@@ -434,6 +446,139 @@ def test_certificates_that_are_not_there_are_named(s3_credentials: None, monkeyp
     with pytest.raises(PermanentError, match="AWS_CA_BUNDLE"):
         driver.put_archived("name", b"")
     driver.close()
+
+
+def _asked(server: Server, ca: Path, times: int, host: str = "127.0.0.1") -> list[bytes]:
+    """The answers on `times` connections, one after the other."""
+    wire = Wire(host, server.port, str(ca), connect=5.0, read=5.0)
+    found = []
+    for _ in range(times):
+        found.append(wire.exchange(b"GET / HTTP/1.1\r\n\r\n", b"").body)
+        wire.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("version", "tickets", "resumed"),
+    [
+        (ssl.TLSVersion.TLSv1_3, True, [False, True, True, True]),
+        (ssl.TLSVersion.TLSv1_2, True, [False, True, True, True]),
+        (ssl.TLSVersion.TLSv1_3, False, [False] * 4),
+        (ssl.TLSVersion.TLSv1_2, False, [False] * 4),
+    ],
+)
+def test_a_connection_goes_on_with_the_session_of_an_earlier_one(
+    certificate: tuple[Path, Path], version: ssl.TLSVersion, tickets: bool, resumed: list[bool]
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    context.maximum_version = version
+    if not tickets:
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    with Server(*[OK] * 4, context=context) as server:
+        assert _asked(server, certificate[0], 4) == [b"hello"] * 4
+    assert server.resumed == resumed
+
+
+def test_a_session_that_the_server_has_forgotten_is_replaced(certificate: tuple[Path, Path]) -> None:
+    contexts = [ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(2)]
+    for context in contexts:
+        context.load_cert_chain(*certificate)
+    with Server(*[OK] * 5, context=contexts[0]) as server:
+        wire = Wire("127.0.0.1", server.port, str(certificate[0]), connect=5.0, read=5.0)
+        for number in range(5):
+            server.context = contexts[number > 1]  # it restarts, and has another key for its tickets
+            assert wire.exchange(b"GET / HTTP/1.1\r\n\r\n", b"").body == b"hello"
+            wire.close()
+    assert server.resumed == [False, True, False, True, True]
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Path], str, str]:
+    """A server's certificate and key; it as a root, and another root, as text."""
+    server = _certificate(tmp_path_factory.mktemp("server"))
+    other = _certificate(tmp_path_factory.mktemp("other"))
+    return server, server[0].read_text(), other[0].read_text()
+
+
+ROOT = "\n# Issuer: {0}\n# Subject: {0}\n# Label: {0}\n# Serial: 1\n"
+AMAZONS = ROOT.format("CN=Amazon Root CA 1 O=Amazon")
+OTHERS = ROOT.format("CN=Another Root O=Another Company")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "connections"),
+    [
+        # The first connection fails if the root is not known to be Amazon's. Then all roots are trusted.
+        (AMAZONS + "{server}", OTHERS + "{other}", 2),
+        (OTHERS + "{server}", AMAZONS + "{other}", 3),
+        (OTHERS + "{server}", OTHERS + "{other}", 2),
+        ("{server}", "{other}", 2),
+        (AMAZONS + "{other}", OTHERS + "{other}", None),
+        (OTHERS + "{other}", OTHERS + "{other}", None),
+    ],
+)
+def test_amazons_servers_are_trusted_by_amazons_roots_first_and_then_by_all(
+    roots: tuple[tuple[Path, Path], str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
+    connections: int | None,
+) -> None:
+    pair, mine, other = roots
+    (bundle := tmp_path / "roots.pem").write_text((first + second).format(server=mine, other=other))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    with Server(*[OK] * 2, context=context) as server:
+        dial = socket.create_connection
+        monkeypatch.setattr(socket, "create_connection", lambda to, *rest: dial(("127.0.0.1", to[1]), *rest))
+        if connections is None:
+            with pytest.raises(Untrusted):
+                _asked(server, bundle, 2, AMAZON)
+        else:
+            assert _asked(server, bundle, 2, AMAZON) == [b"hello"] * 2
+            assert server.connections == connections
+
+
+def test_many_threads_that_meet_another_root_at_once_all_come_through(
+    roots: tuple[tuple[Path, Path], str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, mine, other = roots
+    (bundle := tmp_path / "roots.pem").write_text(AMAZONS + other + OTHERS + mine)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pair)
+    dialled, dial = threading.Barrier(2), socket.create_connection
+    dials = count()
+
+    def create_connection(to: tuple[str, int], *rest: Any) -> socket.socket:
+        made = dial(("127.0.0.1", to[1]), *rest)
+        if next(dials) < 2:
+            dialled.wait(60)
+        return made
+
+    monkeypatch.setattr(socket, "create_connection", create_connection)
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(6) as threads:
+
+        def answer(connection: socket.socket) -> None:
+            with connection, suppress(OSError), context.wrap_socket(connection, True) as made:
+                made.recv(100)
+                made.sendall(OK)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    threads.submit(answer, listener.accept()[0])
+
+        threads.submit(serve)
+        wire = Wire(AMAZON, listener.getsockname()[1], str(bundle), connect=60.0, read=60.0)
+        asked = [threads.submit(wire.exchange, b"GET / HTTP/1.1\r\n\r\n", b"") for _ in range(2)]
+        try:
+            assert [one.result().body for one in asked] == [b"hello"] * 2
+        finally:
+            wire.close()
+            listener.shutdown(socket.SHUT_RDWR)
 
 
 # The wire
@@ -546,6 +691,26 @@ def test_names_of_a_list_are_decoded_if_the_service_says_that_it_has_encoded_the
     assert [one["Prefix"] for one in found["CommonPrefixes"]] == [key]
 
 
+LISTED = (
+    b"<?xml version='1.0' encoding='UTF-8'?><ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Prefix/>"
+    b"<IsTruncated>true</IsTruncated><Contents><Key>a&amp;&#xe9;</Key><Size>1</Size><Owner><ID>7</ID></Owner></Contents>"
+    b"<Contents><Key> b</Key></Contents><CommonPrefixes><Prefix>c</Prefix></CommonPrefixes></ListBucketResult>"
+)
+
+
+def test_the_xml_of_an_answer_is_read_whole_or_not_at_all() -> None:
+    found = parse(LISTED)
+    assert (found.tag, found.texts) == ("ListBucketResult", {"Prefix": "", "IsTruncated": "true"})
+    assert [(tag, fields.get("Key"), fields.get("Prefix")) for tag, fields in found.items] == [
+        ("Contents", "a&é", None),
+        ("Contents", " b", None),
+        ("CommonPrefixes", None, "c"),
+    ]
+    for size in range(len(LISTED)):
+        with pytest.raises(Cut):
+            parse(LISTED[:size])
+
+
 # Secrets, and what is loaded
 
 
@@ -580,6 +745,7 @@ def test_a_process_whose_environment_says_it_all_loads_no_sdk_and_no_parser(s3_b
         f"    store = client.store({str(STORE)!r})\n"
         "    store.produce('orders', 'order-1', [Record(b'x')])\n"
         "    assert store.peek('orders', 'order-1').payload == b'x'\n"
+        "    assert list(store.get_spaces()) == ['orders']\n"
         "print(*sys.modules)\n"
     )
     sdk = {"boto3", "botocore", "urllib3", "requests", "http.client", "ssl"}
