@@ -19,7 +19,7 @@ PROOF := $(patsubst %,tests/%.py,log/test_sweep log/test_history log/test_faults
     store/test_state_machine store/test_golden index/test_verify backends/test_broken backends/local/test_crashes)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-again test-exhaustive lint compile speed speed-wheels speed-wheel speed-source docs dist api sbom sizes bench clean java
+.PHONY: help demo test test-again test-exhaustive lint compile speed speed-wheel speed-check speed-check-musl speed-source docs dist api sbom sizes bench clean java
 
 help:
 	@echo "make demo             336,776 real records into a local store, and what can be done with them"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-exhaustive  every crash point and fault, every seed: hours"
 	@echo "make lint             ruff and mypy alone"
 	@echo "make speed            the compiled twin of the format functions, where Rust is installed"
+	@echo "make speed-wheel      a wheel of it in dist/speed, for this machine or for TARGET=aarch64-unknown-linux-gnu"
 	@echo "make docs             the site, in build/site/html; fails for a broken link or an unresolved reference"
 	@echo "make dist             wheel and source distribution in dist/, checked"
 	@echo "make api, sizes, sbom compare the API with the last tag; sizes of the extras; a bill of materials"
@@ -81,19 +82,33 @@ lint: $(VENV)/dev.stamp
 
 speed: $(VENV)/speed.stamp
 
-# For every platform that runs here: on Linux in the containers of manylinux, so it needs Docker.
-speed-wheels: $(BIN)/python
-	@$(PIP) 'cibuildwheel==4.3.5' 'abi3audit==0.0.26'
-	@rm -rf dist/speed
-	@$(BIN)/python -m cibuildwheel speed --output-dir dist/speed
+# TARGET: a target of Rust; without it, the machine's own. The wheel serves every Python from 3.11 on. One for Linux is
+# linked by Zig, so it also serves older systems, and any machine can make it.
+TARGET = $(shell $${RUSTC:-rustc} -vV | sed -n 's/^host: //p')
+LINKED = $(if $(findstring linux,$(TARGET)),--zig --compatibility $(if $(findstring musl,$(TARGET)),musllinux_1_2,manylinux2014))
+speed-wheel: $(BIN)/python
+	@test -d "$$($${RUSTC:-rustc} --print target-libdir --target '$(TARGET)')" || rustup target add '$(TARGET)' || { \
+	    echo "make: Rust or its library for '$(TARGET)' is not installed: install it, or name a compiler in RUSTC" >&2; exit 1; }
+	@$(PIP) 'maturin==1.16.0' 'abi3audit==0.0.26' $(if $(LINKED),'ziglang==0.17.1')
+	@CARGO_TARGET_DIR=build/speed-wheel CARGO_ZIGBUILD_PYTHON_PATH='$(abspath $(BIN)/python)' $(BIN)/maturin build --release \
+	    --locked --manifest-path speed/Cargo.toml --target '$(TARGET)' $(LINKED) --out dist/speed
 	@$(BIN)/python -m abi3audit --strict dist/speed/*.whl
 
-# One for this machine, with its Rust. It serves every Python from 3.11 on.
-speed-wheel: $(BIN)/python
-	@$(PIP) 'maturin==1.16.0' 'abi3audit==0.0.26'
-	@rm -rf dist/speed
-	@CARGO_TARGET_DIR=build/speed $(BIN)/maturin build --release --locked --manifest-path speed/Cargo.toml --out dist/speed
-	@$(BIN)/python -m abi3audit --strict dist/speed/*.whl
+# The wheel in dist/speed for this machine, as a user installs it: compared with the Python functions.
+speed-check: $(BIN)/python
+	@rm -rf build/speed-check
+	@$(BIN)/python -m venv build/speed-check
+	@build/speed-check/bin/python -m pip install -q --disable-pip-version-check --no-index --only-binary :all: \
+	    --find-links dist/speed streamkit-speed
+	@build/speed-check/bin/python speed/tests/check.py
+	@build/speed-check/bin/python -m pip install -q --disable-pip-version-check . pytest pytest-timeout hypothesis
+	@PYTHONPATH=tests build/speed-check/bin/python -m pytest -q -o addopts= -p no:cacheprovider --noconftest \
+	    -p fix_covered -p fix_codecs tests/log/test_twin.py tests/log/test_twin_encoders.py
+
+# The same for a wheel with musl, in a container of Alpine.
+speed-check-musl:
+	@docker run --rm --volume '$(CURDIR):/checkout:ro' --workdir /tmp python:3.13-alpine sh -c 'pip install -q --no-index \
+	    --only-binary :all: --find-links /checkout/dist/speed streamkit-speed && python /checkout/speed/tests/check.py'
 
 # TAG: the tag of a release, which must be the version in speed/Cargo.toml.
 speed-source: $(BIN)/python

@@ -167,15 +167,44 @@ def test_the_tests_run_on_every_python_and_betas_refuse_nothing() -> None:
     assert matrix["include"] == [{"python": "3.15", "beta": True}, {"python": "3.14t", "beta": True}]
 
 
-def test_the_twin_has_wheels_for_linux_on_two_processors_and_for_macos() -> None:
+def test_the_twin_has_wheels_for_linux_on_two_processors_and_for_macos_and_each_is_checked_on_its_own() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "speed.yml").read_text())
     wheels = workflow["jobs"]["wheels"]
-    assert wheels["strategy"]["matrix"]["machine"] == ["ubuntu-latest", "ubuntu-24.04-arm", "macos-14"]
-    assert "make speed-wheels" in [step.get("run") for step in wheels["steps"]]
+    machines = {one["target"]: one["machine"] for one in wheels["strategy"]["matrix"]["include"]}
+    assert machines == {
+        "x86_64-unknown-linux-gnu": "ubuntu-latest",
+        "x86_64-unknown-linux-musl": "ubuntu-latest",
+        "aarch64-unknown-linux-gnu": "ubuntu-24.04-arm",
+        "aarch64-unknown-linux-musl": "ubuntu-24.04-arm",
+        "aarch64-apple-darwin": "macos-14",
+    }
+    steps = [step for step in wheels["steps"] if "run" in step]
+    assert [step["run"] for step in steps] == [
+        'make speed-wheel TARGET="$TARGET"',
+        "make speed-check",
+        "make speed-check-musl",
+    ]
+    assert steps[0]["env"] == {"TARGET": "${{ matrix.target }}"}
+    assert [step["if"] for step in steps[1:]] == [
+        "${{ !endsWith(matrix.target, '-musl') }}",
+        "${{ endsWith(matrix.target, '-musl') }}",
+    ]
     source = [step.get("run") for step in workflow["jobs"]["source"]["steps"]]
     assert 'make speed-source TAG="$GITHUB_REF_NAME"' in source
-    project = tomllib.loads((ROOT / "speed" / "pyproject.toml").read_text())
-    assert all(build.startswith("cp311-") for build in project["tool"]["cibuildwheel"]["build"])
+
+
+@pytest.mark.parametrize(
+    ("target", "linked"),
+    [
+        ("aarch64-unknown-linux-gnu", "--zig --compatibility manylinux2014 "),
+        ("x86_64-unknown-linux-musl", "--zig --compatibility musllinux_1_2 "),
+        ("aarch64-apple-darwin", ""),
+    ],
+)
+def test_a_wheel_for_linux_also_serves_older_systems(target: str, linked: str) -> None:
+    commands = _run(["make", "-n", "speed-wheel", f"TARGET={target}"], ROOT)
+    assert f"--locked --manifest-path speed/Cargo.toml --target '{target}' {linked}" in " ".join(commands.split())
+    assert ("ziglang==" in commands) == bool(linked)
 
 
 @pytest.mark.parametrize("name", ["release.yml", "speed.yml"])
