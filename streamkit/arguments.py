@@ -78,7 +78,7 @@ def check_seconds(name: str, value: Any, *, positive: bool = False, endless: boo
     except OverflowError:
         seconds = math.inf
     if math.isnan(seconds) or seconds < 0 or (positive and seconds == 0):
-        raise ValueError(f"{name} is a {'positive ' if positive else ''}number of seconds from 0, not {value}")
+        raise ValueError(f"{name} is a number of seconds {'above' if positive else 'from'} 0, not {value}")
     if _MOST < seconds < math.inf and not endless:
         raise ValueError(f"{name} is at most {_MOST:g} seconds, not {value}")
     if math.isinf(seconds) and not endless:
@@ -94,7 +94,7 @@ def check_poll(poll: Any) -> tuple[float, float] | None:
         raise TypeError(f"poll is two numbers of seconds, between looks at first and at most, not {poll!r:.60}")
     least, most = (check_seconds("poll", value, positive=True) for value in poll)
     if least > most:
-        raise ValueError(f"poll is the pause at first, and the longest one: {least:g} is more than {most:g}")
+        raise ValueError(f"poll is (first pause, longest pause): the first, {least:g}, is longer than {most:g}")
     return least, most
 
 
@@ -242,7 +242,7 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any, sequences:
         raise ValueError("erase takes a segment, or a glob of segments, or metadata, or both: nothing was named")
     check_type(segment, str, "segment is the name of one, or a glob", optional=True)
     if segment == "":
-        raise ValueError("segment is the name of one, or a glob; an empty text names none")
+        raise ValueError("segment is the name of a segment, or a glob, not an empty text")
     _check_utf8("segment", segment or "")
     for name, value in (("first", first), ("last", last)):
         check_type(value, int, f"{name} is a sequence", optional=True)

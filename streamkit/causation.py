@@ -39,7 +39,7 @@ def caused_by(entry: Entry) -> Iterator[None]:
     TypeError for anything but an entry.
     """
     if not isinstance(entry, Entry):
-        raise TypeError(f"a cause is an Entry, not {type(entry).__name__}: of a delivery it is `delivery.entry`")
+        raise TypeError(f"a cause is an Entry, not {type(entry).__name__}: for a delivery pass `delivery.entry`")
     cause = entry_id(entry)
     token = _causes.set({CORRELATION: entry.metadata.get(CORRELATION, cause), CAUSATION: cause})
     try:

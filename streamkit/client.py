@@ -108,7 +108,7 @@ def _foreign_driver(url: str, scheme: str, separator: str, timeout: float) -> Dr
     except ImportError as error:
         package = f"the package {point.dist.name}" if point.dist else f"the backend {point.value}"
         raise MissingDependency(
-            f"{scheme}:// needs {error.name}, which is not installed: {package} offers it, and says how to install it"
+            f"{scheme}:// needs {error.name}, which is not installed: see the documentation of {package}"
         ) from error
     driver: Driver = connect(url, timeout=timeout)
     return driver

@@ -105,7 +105,7 @@ class Fenced(PermanentError):
 
 
 class LeaseNotAcquired(PermanentError):
-    """The lease is held by someone else."""
+    """Another holder has the lease. Try again later, or wait longer for it."""
 
 
 class LeaseLost(PermanentError):

@@ -77,7 +77,7 @@ def acquire(backend: Backend, key: str, ttl: float) -> LeaseGrant:
     except Ambiguous as error:
         raise _lost_answer(key, ttl) from error
     if grant is None:
-        raise LeaseNotAcquired(f"the lease {key!r} is held by someone else")
+        raise LeaseNotAcquired(f"another holder has the lease {key!r}: try again later")
     return LeaseGrant(grant.name, grant.token, grant.ttl, grant.handle)
 
 
@@ -205,7 +205,9 @@ class Lease:
                 return
             rest = end - self._clock.monotonic()
             if rest <= 0:
-                raise LeaseNotAcquired(f"the lease {self.key!r} is held by someone else")
+                raise LeaseNotAcquired(
+                    f"another holder has the lease {self.key!r}: try again later, or wait longer for it"
+                )
             self._clock.sleep(min(pause * (0.5 + random.random()), rest))
             pause = min(pause * 1.5, self.ttl / 4, _LONGEST_PAUSE)
 

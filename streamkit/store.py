@@ -654,7 +654,7 @@ class Store:
     # -- leases -------------------------------------------------------------------------------------------------
 
     def lease(self, key: str, ttl: float = 30.0, wait: float | None = None) -> Lease:
-        """Hold a lease: `with store.lease("leader") as lease`. LeaseNotAcquired if it is held by someone else.
+        """Hold a lease: `with store.lease("leader") as lease`. LeaseNotAcquired if another holder has it.
 
         A thread renews it. It ends `ttl` seconds after its last renewal. `wait`: seconds for which it is tried again.
         """
@@ -669,7 +669,7 @@ class Store:
         return Lease(self._backend, self._shared.clock, key, float(ttl), wait)
 
     def acquire_lease(self, key: str, ttl: float = 30.0) -> LeaseGrant:
-        """Take a lease without a thread that renews it; LeaseNotAcquired if someone else holds it.
+        """Take a lease without a thread that renews it; LeaseNotAcquired if another holder has it.
 
         The lease ends `ttl` seconds after this call, unless a process calls `renew_lease` in time. A write takes the
         grant as its `lease`. If one block of code holds the lease, use `lease` instead.
@@ -690,8 +690,8 @@ class Store:
         release(self._backend, grant)
 
     def with_lease(self, key: str, fn: Callable[[Lease], _T], ttl: float = 30.0) -> _T:
-        """Call fn(lease) while the lease is held, and return its result. LeaseNotAcquired at once if it is held by
-        someone else."""
+        """Call fn(lease) while the lease is held, and return its result. LeaseNotAcquired at once if another
+        holder has it."""
         check_function("fn", fn, "the lease")
         with self.lease(key, ttl) as lease:
             return completed("fn", fn(lease))
@@ -1039,7 +1039,7 @@ class Store:
         check_name(space, "space")
         check_type(source, Store, "source is a store")
         if source.id == self.id and source._shared.archive_root()[0] == self._shared.archive_root()[0]:
-            raise ValueError("a store is not restored into itself: choose a new UUID for it")
+            raise ValueError("the source and the target are the same store: choose a new UUID for the target")
         check_choice("tier", tier, "all", "cold")
         check_type(until, int, "until is a timestamp in milliseconds", optional=True)
         self._handle.check_open()

@@ -197,7 +197,7 @@ class AsyncStore:
     async def with_lease(self, key: str, fn: Callable[[AsyncLease], Awaitable[_T] | _T], ttl: float = 30.0) -> _T:
         """Call fn(lease) while the lease is held, and return its result; `fn` may be an async function or a plain one.
 
-        LeaseNotAcquired at once if it is held by someone else.
+        LeaseNotAcquired at once if another holder has it.
         """
         check_function("fn", fn, "the lease", awaited=True)
         async with self.lease(key, ttl) as lease:

@@ -133,7 +133,7 @@ class Processes:
         if count < 1:
             raise ValueError(f"count is one process or more, not {count}")
         if url.startswith("memory:"):
-            raise ValueError("other processes do not see a store in memory: do without `spread`")
+            raise ValueError("other processes do not see a store in memory: leave out `spread`")
         self._url, self._archive, self._count = url, archive, count
 
     def __call__(self, tasks: Sequence[Task]) -> Iterator[Wrote | Rewritten]:

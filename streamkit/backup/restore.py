@@ -129,8 +129,8 @@ class _Restore:
                 begun = msgspec.json.decode(value.data, type=_Marker)
             except msgspec.MsgspecError as error:
                 raise CorruptData(
-                    f"the store {self._store.id} does not say which restore into it was begun: delete the store and "
-                    "restore again"
+                    f"the record of a stopped restore into the store {self._store.id} cannot be read: "
+                    "delete the store, and restore again"
                 ) from error
             if msgspec.structs.replace(begun, written=False) != self._marker():
                 raise PermanentError(
@@ -150,7 +150,8 @@ class _Restore:
             for space, row in zip(sorted(spaces), self._backend.get(bytes(CATALOG), keys), strict=True):
                 if row is not None or inner(self._store).has_archive(_name(space)):
                     raise PermanentError(
-                        f"the store {self._store.id} has a space {space!r}: a space is restored where there is none"
+                        f"the store {self._store.id} has a space {space!r} already: restore it into another "
+                        "store, or delete that space first"
                     )
         self._put(*_MARKER, msgspec.json.encode(self._marker()))
         return False

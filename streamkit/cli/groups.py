@@ -249,5 +249,5 @@ def ack(
             lost[receipt] = error
     if lost:
         first = next(iter(lost.values()))
-        first.add_note(f"it is so of {len(lost)} of {len(receipts)} receipts: {' '.join(lost)}")
+        first.add_note(f"this is true for {len(lost)} of {len(receipts)} receipts: {' '.join(lost)}")
         raise first

@@ -73,7 +73,7 @@ def _imported(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise _refusal(f"there is no module {module!r} here") from None
+            raise _refusal(f"there is no module {module!r} in this folder or on the Python path") from None
         raise _refusal(f"the module {module!r} cannot be imported: {_raised(error)}") from None
     except (StreamkitError, OSError):
         raise  # a refusal of the store, not wrong usage

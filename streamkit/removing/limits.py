@@ -47,7 +47,7 @@ def stored(retention: Retention) -> Retained:
     """Convert a retention to its stored form. Raises TypeError or ValueError for an invalid one."""
     if not isinstance(retention, Retention):
         raise TypeError(
-            f"a retention is streamkit.Retention, one without bounds to end it, not {type(retention).__name__}"
+            f"retention is a streamkit.Retention, not {type(retention).__name__}; Retention() without bounds ends it"
         )
     if retention.max_age is not None:
         check_seconds("max_age", retention.max_age, positive=True)

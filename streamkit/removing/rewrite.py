@@ -76,7 +76,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
             ):
                 break
         _scrub(partition)
-    raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
+    raise Unavailable(f"space {partition.space!r}: other processes write the head all the time; erase again later")
 
 
 def clear_leftovers(partition: Partition) -> Rewritten:
@@ -87,7 +87,7 @@ def clear_leftovers(partition: Partition) -> Rewritten:
         if sweep(partition) is not None:
             break
     else:
-        raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
+        raise Unavailable(f"space {partition.space!r}: other processes write the head all the time; erase again later")
     unreached = _scrub(partition)
     return done.plus(Rewritten(unreached=(unreached,))) if unreached else done
 
@@ -106,7 +106,7 @@ def _drop_dead_parts(partition: Partition) -> Rewritten:
             continue
         if move_head(partition, head, after, made):
             return changed
-    raise Unavailable(f"space {partition.space!r}: the head is written to all the time; erase again later")
+    raise Unavailable(f"space {partition.space!r}: other processes write the head all the time; erase again later")
 
 
 def _with_dead_parts(partition: Partition, head: Head) -> set[bytes]:
@@ -161,7 +161,7 @@ def _rewrite_row(partition: Partition, key: bytes, value: Value, ranges: Ranges)
             found = again
         else:
             return True
-    raise Unavailable(f"space {partition.space!r}: a row is written to all the time; erase again later")
+    raise Unavailable(f"space {partition.space!r}: other processes write a row all the time; erase again later")
 
 
 def _clean_files(

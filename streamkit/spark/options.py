@@ -176,7 +176,7 @@ def _stores(text: str) -> tuple[UUID, ...] | None:
 
 def _segments(one: str | None, several: str | None) -> tuple[str, ...] | None:
     if one is not None and several is not None:
-        raise ValueError("the options 'segment' and 'segments' are not for one read: name all in 'segments'")
+        raise ValueError("a read takes the option 'segment' or 'segments', not both: name all segments in 'segments'")
     if one is not None:
         return (check_name(one, "segment"),)
     if several is None:

@@ -56,7 +56,7 @@ class Column:
         comparison = f"{self.name} {_COMPARISONS[operator]} ?"
         if value is None and not self.own:
             if operator not in ("eq", "ne"):
-                raise TypeError(f"None is before and after nothing: compare {self.path!r} with it by eq and ne alone")
+                raise TypeError(f"None has no order: compare {self.path!r} with None by eq or ne")
             return comparison, [None]
         found = self._value(value)
         if self.own:

@@ -175,7 +175,7 @@ def test_idempotency_keys_go_on_counting(client: streamkit.Client) -> None:
 
 def test_wrong_arguments_of_restore_are_named(client: streamkit.Client, store: Store) -> None:
     target = client.store(uuid4())
-    with pytest.raises(ValueError, match="into itself"):
+    with pytest.raises(ValueError, match="are the same store"):
         store.restore(SPACE, store)
     with pytest.raises(TypeError, match="source is a store"):
         target.restore(SPACE, str(store.id))  # type: ignore[arg-type]

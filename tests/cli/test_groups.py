@@ -52,7 +52,7 @@ def test_of_several_jobs_those_are_acknowledged_that_are_not_lost(
     assert run(["queue", "ack", "jobs", *receipts]) == 1
     said = capfd.readouterr().err
     assert said.startswith("DeliveryLost: ")
-    assert said.endswith(f"; it is so of 1 of 3 receipts: {receipts[0]}\n")
+    assert said.endswith(f"; this is true for 1 of 3 receipts: {receipts[0]}\n")
     assert store.queue("jobs").status().acked == 3
 
 

@@ -181,7 +181,7 @@ def test_options_are_checked_and_named() -> None:
         ({"space": ""}, "needs the option 'space'"),
         ({"segments": "s1,s2"}, "JSON array"),
         ({"segments": '["s1", ""]'}, "segment name '' is not legal"),
-        ({"segment": "s1", "segments": '["s2"]'}, "not for one read"),
+        ({"segment": "s1", "segments": '["s2"]'}, "'segment' or 'segments', not both"),
         ({"minSequence": "first"}, "whole number"),
         ({"failOnDataLoss": "maybe"}, "'true' or 'false'"),
         ({"from": "1700000000"}, r"in milliseconds, and 1700000000 of them are 1970-01-20.*seconds \(2023-11-14\)"),

@@ -70,7 +70,7 @@ def test_a_space_keeps_its_settings(filled: Subject) -> None:
 
 def test_a_retention_is_ended_by_one_without_bounds(filled: Subject) -> None:
     filled.store.set_retention("space", Retention(max_entries=1))
-    with pytest.raises(TypeError, match="one without bounds to end it"):
+    with pytest.raises(TypeError, match="without bounds ends it"):
         filled.store.set_retention("space", ANY)
     assert [entry.sequence for entry in filled.store.consume_space("space")] == [3]
     filled.store.set_retention("space", Retention())

@@ -41,7 +41,7 @@ async def _out(store: AsyncStore, grant: LeaseGrant) -> LeaseOut:
 
 
 async def acquire(request: Request) -> Answer:
-    """Take a lease; 409 if someone else holds it."""
+    """Take a lease; 409 if another holder has it."""
     request.query(())
     request.access.check_lease(request.name(1))
     body = await request.body()

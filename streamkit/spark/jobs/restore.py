@@ -45,7 +45,7 @@ def job(given: Sequence[str] | None = None) -> int:
     if len({store for store, _ in work}) != 1:
         raise ValueError("restore takes one store at a time: --store ID")
     if str(into) == work[0][0] and into_url == url:
-        raise ValueError("a store is not restored into itself")
+        raise ValueError("the source and the target are the same store: name another target")
 
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client, connect(into_url) as other:
