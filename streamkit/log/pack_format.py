@@ -19,7 +19,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import lt
 from typing import NamedTuple, Protocol
 
@@ -145,12 +145,8 @@ class PackTable:
             rows: Rows | None = _twin.pack_rows(raw, lengths, begin, place)
             if rows is not None:
                 return rows
-        ends = accumulate(lengths, initial=place)
-        return [
-            (number, raw[at : at + length])
-            for number, (at, length) in enumerate(zip(ends, lengths, strict=False), begin)
-            if length
-        ]
+        places = pairwise(accumulate(lengths, initial=place))
+        return [(number, raw[at:end]) for number, (at, end) in enumerate(places, begin) if at < end]
 
     def first_at(self, timestamp: int) -> int:
         """A number before which every transaction is older than `timestamp`: at the beginning of a block."""

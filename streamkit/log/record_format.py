@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -199,8 +199,10 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _headers = msgspec.msgpack.Decoder(Header)
 _frame_heads = msgspec.msgpack.Decoder(FrameHead)
-_plain_heads = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes, int, int, str, int, int])
-"""Decodes the fields of a FrameHead alone."""
+_Sequence = Annotated[int, msgspec.Meta(ge=0)]
+_lone_heads = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes, int, int, str, _Sequence, Literal[1]])
+"""The fields of a FrameHead, of a frame of one entry."""
+_lone_payload = msgspec.msgpack.Decoder(tuple[tuple[bytes]])
 _payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
 _payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
 _holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
@@ -746,7 +748,7 @@ def _take(
     Readers of small transactions spend their time here: there is one look at each part.
     """
     prefix, frame, head_at = _PREFIX.unpack_from, _FRAME.unpack_from, _FRAME.size
-    decode_head, decode_payloads = _plain_heads.decode, _payloads.decode
+    decode_head, decode_payload = _lone_heads.decode, _lone_payload.decode
     at, least = (_HEADER_AT, _HEADER_AT) if segment is None else (0, head_at)
     for item in islice(items, most - len(entries)):
         data = item[-1]
@@ -767,15 +769,16 @@ def _take(
         crc, head_bytes, flags, body_bytes, raw = frame(data, at)
         begin = at + head_at
         body = begin + head_bytes
-        rest = data[at + 4 :]
-        if flags or not raw == body_bytes == size - body or (crc32_short if size < _FEW else crc32)(rest, seed) != crc:
+        if flags or not raw == body_bytes == size - body:
+            return item
+        if (crc32_short if size < _FEW else crc32)(data[at + 4 :], seed) != crc:
             return item
         try:
-            number, timestamp, id, node, position, index, name, first, count = decode_head(data[begin:body])
-            (payloads,) = decode_payloads(data[body:])
+            number, timestamp, id, node, position, index, name, first, _ = decode_head(data[begin:body])
+            ((payload,),) = decode_payload(data[body:])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return item
-        if not (len(payloads) == 1 == count and number == item[0] and first >= 0):
+        if number != item[0]:
             return item
         if segment is not None:
             if first != item[1] or name != segment:
@@ -783,7 +786,7 @@ def _take(
             name = segment
         origin = Origin(partition, partitions, position, index, first, "hot", 0, None, incarnation)
         trx = TRX(id, node, number)
-        entries.append(Entry(space, name, first, timestamp, trx, payloads[0], NO_METADATA, origin))
+        entries.append(Entry(space, name, first, timestamp, trx, payload, NO_METADATA, origin))
     return None
 
 
