@@ -578,7 +578,7 @@ class Store:
         evidence. The next call, or `maintain`, completes an interrupted erasure. `progress(searched, all)` counts
         entries. Copies that a storage service keeps on its own (versions of objects, backups) are not reached.
         LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes
-        them from storage. For an unknown space nothing is done.
+        them from storage. For an unknown space nothing is done, and the report has 0 entries.
         """
         from .removing.copies import Copies
         from .removing.erase import erase_space
@@ -588,7 +588,8 @@ class Store:
         chosen = check_erasure(segment, first, last, metadata, sequences)
         known = self._known(space)
         if known is None:
-            report = EraseReport(space, dry_run=dry_run)
+            now = self._shared.clock.now()
+            report = EraseReport(space, started=now, completed=now, dry_run=dry_run)
         else:
             report = erase_space(known, segment, first, last, metadata, dry_run, progress, Copies(self), chosen)
         return report.of(self.id, segment, first, last, metadata, chosen)

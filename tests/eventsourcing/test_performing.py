@@ -112,6 +112,8 @@ def test_an_erasure_can_be_kept_as_proof(streamkit_store: Store) -> None:
     digest = kept.pop("sha256")
     document = json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
     assert digest == report.digest == hashlib.sha256(document).hexdigest()
+    missing = streamkit_store.erase("no people", "ada")
+    assert (missing.entries, missing.started, missing.completed) == (0, 1_767_225_600_000, 1_767_225_600_000)
     assert streamkit_store.erase("people", "ada", first=2, last=3, dry_run=True).selector == {
         "segment": "ada",
         "first": 2,
