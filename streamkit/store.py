@@ -219,7 +219,11 @@ class Store:
         """
         check_type(transaction_id, (UUID, str), "a transaction id is a UUID or its text")
         self._handle.check_open()
-        id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
+        try:
+            id = (transaction_id if isinstance(transaction_id, UUID) else UUID(transaction_id)).bytes
+        except ValueError:
+            text = f"{str(transaction_id)[:60]!r} is not a transaction id: pass OutcomeUnknown.transaction_id"
+            raise ValueError(text) from None
         if not is_id(id):
             return "absent"
         try:

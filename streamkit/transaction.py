@@ -16,6 +16,7 @@ from .log.request import Part, Request
 from .log.statuses import written_later
 from .model import TRX, Record, SegmentStatus
 from .names import check_name, check_names
+from .warn import warn
 from .writing import Writer, check_key, check_lease, fence
 
 __all__ = ["Draft", "Transaction", "add_all"]
@@ -26,7 +27,7 @@ R = TypeVar("R", bound=Request)
 class Draft:
     """The parts of a transaction and its state, for threads and coroutines alike.
 
-    ResourceWarning if it is dropped with records in it, or is never entered.
+    ResourceWarning if it is dropped with records in it, or is never entered. Dropped records are logged, too.
     """
 
     ended = True
@@ -126,13 +127,13 @@ class Draft:
         if self.ended or (self.entered and not self._parts):
             return
         parts = f"{len(self._parts)} parts" if self._parts else "nothing in it"
-        warnings.warn(
+        text = (
             f"a transaction on the space {self.space!r} was dropped with {parts}, and nothing was written: it is "
-            "committed at the end of its block, `with store.transaction(…) as trx:`",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
+            "committed at the end of its block, `with store.transaction(…) as trx:`"
         )
+        if self._parts:
+            warn("%s", text, space=self.space)  # Python does not show a ResourceWarning unless it is asked to
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
 
 class Transaction:

@@ -150,8 +150,8 @@ def _check_plain(function: Callable[..., Any], argument: str, value: Any) -> Non
         return
     what = "dict with other keys than str" if kind is dict else kind.__name__
     raise TypeError(
-        f"{function.__qualname__}: a {what} in the argument {argument!r} would be replayed as something else: annotate "
-        "it, as in `at: datetime` (one of **arguments: make it a parameter of its own)"
+        f"{function.__qualname__}: the argument {argument!r} has a value of type {what}, which would be replayed as "
+        "something else: annotate it, as in `at: datetime`. (One of **arguments needs a parameter of its own.)"
     )
 
 

@@ -138,6 +138,8 @@ class EventFormat:
         name = entry.metadata.get(EVENT, "")
         type = self._types.get(name)
         if type is None:
+            if EVENT not in entry.metadata:
+                raise CorruptData(f"{place_of(entry)} names no event in its metadata: no aggregate has written it")
             raise CorruptData(
                 f"{place_of(entry)} is an event {name!r}, and {self._kind.__name__} has none of that name: keep a "
                 f"method for it, @event({name!r}), for as long as the log does"

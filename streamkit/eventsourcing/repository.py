@@ -72,8 +72,8 @@ class Repository(Generic[A]):
         schema: int = 1,
     ) -> None:
         check_name(space, "space")
-        check_type(store, Store, "a repository is of a Store, of an AsyncStore its .sync")
-        check_subclass("a repository is of", aggregate, Aggregate)
+        check_type(store, Store, "Repository takes a Store, or the `sync` of an AsyncStore")
+        check_subclass("Repository takes", aggregate, Aggregate)
         for name, value in (("snapshot_every", snapshot_every), ("cache", cache)):
             check_count(name, value, 0)
         self.space = space

@@ -382,7 +382,7 @@ class Counter(Aggregate):
 @in_loop
 async def test_aggregates_are_of_the_same_store_for_threads(aio: AsyncSubject) -> None:
     async with aio.store() as store:
-        with pytest.raises(TypeError, match=r"of an AsyncStore its \.sync"):
+        with pytest.raises(TypeError, match=r"the `sync` of an AsyncStore"):
             Repository(store, "counters", Counter)  # type: ignore[arg-type]
         counters = Repository(store.sync, "counters", Counter)
         await asyncio.gather(

@@ -302,9 +302,12 @@ def test_earlier_versions_of_events_are_upcast(subject: Subject) -> None:
 def test_what_cannot_be_replayed_names_the_entry(subject: Subject) -> None:
     subject.store.produce("orders", "42", [Record(b"{}", {"event": "unheard"})])
     subject.store.produce("orders", "43", [Record(b'{"line": 5}', {"event": "add"})])
+    subject.store.produce("orders", "44", [Record(b"{}")])
     repository = Repository(subject.store, "orders", Order)
     with pytest.raises(CorruptData, match=r"sequence 1 of '42'.*'unheard'"):
         repository.load("42")
+    with pytest.raises(CorruptData, match=r"sequence 1 of '44'.* names no event in its metadata: no aggregate"):
+        repository.load("44")
     with pytest.raises(CorruptData, match=r"sequence 1 of '43'.*'line'"):
         repository.load("43")
 

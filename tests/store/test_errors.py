@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from uuid import uuid4
 
+import pytest
+
 import streamkit
-from streamkit import PermanentError, SequenceMismatch, StreamkitError, errors
+from streamkit import PermanentError, Record, SequenceMismatch, Store, StreamkitError, errors
 
 
 def test_the_tree_of_errors_is_the_contracts() -> None:
@@ -27,6 +30,26 @@ def test_the_tree_of_errors_is_the_contracts() -> None:
         assert issubclass(kind, PermanentError) == (name in permanent | {"PermanentError"})
         assert issubclass(kind, ValueError) == (name in values)
         assert kind.retryable == (name in transient | {"TransientError"})
+
+
+def drop(store: Store) -> None:
+    store.transaction("orders").produce("order-42", [Record(b"placed")])
+    gc.collect()
+
+
+def test_records_of_a_dropped_transaction_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Python does not show the ResourceWarning unless it is asked to."""
+    with streamkit.connect(f"memory://{uuid4()}") as client, client.store(uuid4()) as store:
+        with pytest.warns(ResourceWarning, match="dropped with 1 parts"):
+            drop(store)
+        assert list(store.get_spaces()) == []
+    assert ["dropped with 1 parts, and nothing was written" in text for text in caplog.messages] == [True]
+
+
+def test_an_id_that_is_none_is_named() -> None:
+    says = r"'zz' is not a transaction id: pass OutcomeUnknown\.transaction_id"
+    with streamkit.connect(f"memory://{uuid4()}") as client, pytest.raises(ValueError, match=says):
+        client.store(uuid4()).outcome("zz")
 
 
 def test_errors_survive_pickling() -> None:
