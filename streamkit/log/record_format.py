@@ -24,12 +24,13 @@ import msgspec
 
 from .. import speed
 from ..checksum import crc32, crc32_short
-from ..compression import compress, decompress, load_zstd
+from ..compression import compress, decompress
 from ..digest import blake2b
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
 from .floors import REMOVED, Control, Removed
+from .frame_room import MAGIC, encode_fitting
 
 __all__ = [
     "ENDED",
@@ -89,8 +90,6 @@ _REASONS = {1: REMOVED["trimmed"], 3: REMOVED["erased"]}
 _ROOM = 16
 _SHARE = 4
 """Bytes that a compressed body has to spare, and one more for so many entries."""
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-"""Begins every frame of zstd. Where room is short it is left out."""
 _SMALL = 512
 _SAMPLE = 4096
 _MOST_PAYLOAD = 1 << 30
@@ -290,7 +289,7 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
         return [_REASONS[1 if body.flags & _BELOW else 3]] * body.count, None
     data: bytes | memoryview = body.data[: body.raw]
     if body.flags & _ZSTD:
-        data = decompress(_ZSTD_MAGIC + data, _most_raw(body.count))
+        data = decompress(MAGIC + data, _most_raw(body.count))
     if body.flags & _APART:
         return _decode_apart(data, body.count)
     found, metadata = _holes.decode(data)
@@ -298,20 +297,6 @@ def _decode_holes(body: Body) -> tuple[list[bytes], list[dict[str, str] | None] 
     if len(payloads) != body.count or (metadata is not None and len(metadata) != len(payloads)):
         raise ValueError("the body has not as many payloads as the frame says")
     return payloads, metadata
-
-
-def _encode_apart(
-    codes: Sequence[int], payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None
-) -> bytes:
-    """The number of removed entries at the beginning, a bit for each erased entry, and the entries that are left: those
-    with code 0."""
-    below = next((at for at, code in enumerate(codes) if not code), len(codes))
-    bits = bytearray((len(codes) + 7) // 8)
-    for at, code in enumerate(codes):
-        bits[at >> 3] |= (code == 3) << (at & 7)
-    left = [payload for payload, code in zip(payloads, codes, strict=True) if not code]
-    told = metadata and [one for one, code in zip(metadata, codes, strict=True) if not code]
-    return _encoder.encode([below, bytes(bits), left, told])
 
 
 def _decode_apart(data: bytes | memoryview, count: int) -> tuple[list[bytes], list[dict[str, str] | None] | None]:
@@ -358,7 +343,8 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
         some = metadata and [None if code else data for code, data in zip(codes, metadata, strict=True)]
         flags, data = _HOLES, _encoder.encode([left, some])
         if len(data) > body_bytes:
-            flags, data = _fitting(_encode_apart(codes, payloads, metadata), body_bytes)
+            data, packed = encode_fitting(codes, payloads, metadata, body_bytes)
+            flags = _HOLES | _APART | (_ZSTD if packed else 0)
         if len(data) > body_bytes:
             raise CorruptData(
                 f"segment {head.segment!r}, sequence {head.first_sequence}: the entries that remain in its frame do "
@@ -368,18 +354,6 @@ def without_entries(frame: bytes | memoryview, seed: int, gone: Callable[[int], 
     front = _FRAME_REST.pack(head_bytes, flags, body_bytes, raw) + head_data
     body = data + bytes(body_bytes - len(data))
     return _CRC.pack(crc32(body, crc32(front, seed))) + front + body
-
-
-def _fitting(data: bytes, room: int) -> tuple[int, bytes]:
-    """Return (flags, `data`), compressed as far as is needed. `data` is a result of `_encode_apart`."""
-    zstd, packed = load_zstd(), data
-    for level in (1, 9, 19, 22):
-        if len(packed) <= room:
-            break
-        parameter = zstd.CompressionParameter
-        options = {parameter.compression_level: level, parameter.content_size_flag: 0}
-        packed = zstd.compress(data, options=options).removeprefix(_ZSTD_MAGIC)
-    return _HOLES | _APART | (0 if packed is data else _ZSTD), packed
 
 
 def without_frames(record: bytes, seed: int, gone: Callable[[str, int], str]) -> bytes | None:

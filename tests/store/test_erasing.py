@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import pytest
@@ -69,6 +71,22 @@ def test_nothing_is_left_on_disk_of_heads_and_runs_that_were_replaced(tmp_path: 
         store.erase("a", "user-1", first=15, last=15)
         assert found_in(files_below(tmp_path), secrets.tag) == []
         assert [entry.sequence for entry in store.consume_segment("a", "user-1")] == [16]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_short_entries_are_erased_one_by_one_from_a_batch_that_hardly_shrinks(seed: int) -> None:
+    """What is left must fit the bytes of its frame."""
+    dice, url = Random(seed), f"memory://{uuid4().hex}"
+    texts = [base64.b64encode(dice.randbytes(dice.choice((75, 2_250, 15_000)))) for _ in range(40)]
+    short = {at: b"short-%d." % at for at in range(5, 40, 8)}
+    left = {at + 1: short.get(at, text) for at, text in enumerate(texts)}
+    with streamkit.connect(url) as client, client.store(uuid4()) as store:
+        store.produce("a", "s", [Record(payload) for payload in left.values()])
+        for at in short:
+            assert store.erase("a", "s", first=at + 1, last=at + 1).entries == 1
+            del left[at + 1]
+            assert {entry.sequence: entry.payload for entry in store.consume_segment("a", "s")} == left
+        assert store.verify("a").ok
 
 
 @pytest.mark.parametrize("url", ["memory://erasing", "memory://erasing-remote?remote=1"])
