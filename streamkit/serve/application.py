@@ -65,7 +65,10 @@ class Application:
         here."""
         hosts = self.service.hosts
         if hosts and not _is_served(request.header(b"host") or b"", hosts):
-            raise Problem("misdirected-host", "the server is not asked for by this name; allow it with --allow-host")
+            raise Problem(
+                "misdirected-host",
+                "the server does not accept this name in the Host header; allow it with --allow-host",
+            )
 
     async def _serve(self, request: Request, send: Send) -> None:
         service = self.service

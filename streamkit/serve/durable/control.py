@@ -194,7 +194,7 @@ class Control:
     async def _claim(self, id: str, worker: str) -> dict[str, Any]:
         subscription = await self._find(id)
         if subscription.config.type != "pull-wake":
-            raise Refused(400, "only a subscription of the type pull-wake is claimed", code="INVALID_REQUEST")
+            raise Refused(400, "only a subscription of the type pull-wake can be claimed", code="INVALID_REQUEST")
         tails = await self.registry.tails(subscription.links)
 
         def change(now: Subscription) -> Subscription:

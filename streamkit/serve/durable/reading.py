@@ -55,7 +55,7 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except EntriesRemoved as error:
-        raise Refused(410, "messages behind this offset were removed", code="removed") from error
+        raise Refused(410, "messages after this offset were removed: read from -1", code="removed") from error
 
 
 async def read_page(streams: Streams, segment: str, state: State, after: int) -> Page:

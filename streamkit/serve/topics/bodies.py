@@ -95,14 +95,14 @@ def node_of(given: str | None) -> str:
     """The node of a worker. Refused if there is none."""
     node = check_text("node", given, _NODE_BYTES)
     if node is None:
-        raise Refused("invalid_request", "node names the worker")
+        raise Refused("invalid_request", "node is the name of the worker")
     return node
 
 
 def records_of(given: WriteIn, most: int) -> list[Record]:
     """The records of an append, as they are stored."""
     if not given.records:
-        raise Refused("invalid_request", "records is a list of one record at least")
+        raise Refused("invalid_request", "records is a list with at least one record")
     if most and len(given.records) > most:
         raise Refused("batch_too_large", f"a write has at most {most} records, not {len(given.records)}", max=most)
     default = check_text("node", given.node, _NODE_BYTES)

@@ -108,5 +108,5 @@ def config_of(topic: str, given: Any) -> TopicConfig:
     if config.dead_letter is not None:
         check_topic_name(config.dead_letter, "dead_letter")
         if config.dead_letter == topic:
-            raise Refused("invalid_request", "dead_letter is another topic than the queue itself", topic=topic)
+            raise Refused("invalid_request", "dead_letter names a topic other than the queue itself", topic=topic)
     return msgspec.structs.replace(config, **changes)

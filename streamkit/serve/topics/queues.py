@@ -127,7 +127,7 @@ def _copy(topic: Topic, letter: DeadLetter) -> Record:
 def _wanted(topic: Topic, group: Group, given: AckIn) -> tuple[dict[int, str], list[int]]:
     """The receipts of those that the worker holds, by sequence, and the other sequences."""
     if not len(given.seqs) >= 1:
-        raise Refused("invalid_request", "seqs is a list of one sequence at least")
+        raise Refused("invalid_request", "seqs is a list with at least one sequence")
     if len(given.seqs) > _MOST:
         raise Refused("batch_too_large", f"seqs has at most {_MOST} sequences, not {len(given.seqs)}", max=_MOST)
     if given.lease_ids is not None and len(given.lease_ids) != len(given.seqs):

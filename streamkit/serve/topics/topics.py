@@ -150,7 +150,7 @@ class Topics:
         """The topic, which must be a queue."""
         found = self.get(name)
         if not found.is_queue:
-            raise Refused("not_a_queue", f"topic {name!r} is a log, and no queue", topic=name)
+            raise Refused("not_a_queue", f"topic {name!r} is a log, not a queue", topic=name)
         return found
 
     def put(self, name: str, config: TopicConfig) -> tuple[Topic, bool]:

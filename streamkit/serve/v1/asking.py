@@ -201,8 +201,8 @@ async def _wait(request: Request, view: LocalView, at_least: str, wait: float) -
             if now >= end or request.service.is_draining:
                 raise Problem(
                     "view-behind",
-                    f"the view {view.name!r} has not come as far within {wait:g} seconds: see that its program runs, "
-                    "and ask again",
+                    f"the view {view.name!r} has not reached the offset within {wait:g} seconds: check that its "
+                    "program runs, and ask again",
                 )
             if waiter is None:
                 waiter = await request.waiter()
@@ -252,7 +252,7 @@ def _key(value: Any, depth: int = 0) -> Any:
     """A key of JSON: a list is a tuple, and {"base64": …} is bytes."""
     if isinstance(value, list):
         if depth >= _DEPTH:
-            raise Problem("invalid-argument", f"a key has at most {_DEPTH} lists in lists")
+            raise Problem("invalid-argument", f"the lists of a key are nested at most {_DEPTH} deep")
         return tuple([_key(part, depth + 1) for part in value])
     if isinstance(value, dict) and list(value) == ["base64"]:
         try:

@@ -126,7 +126,7 @@ def _check(metadata: dict[str, str]) -> None:
         if not metadata.get(f"ce-{name}"):
             raise Problem("invalid-record", f"a CloudEvent has the attribute {name}")
     if metadata["ce-specversion"] != "1.0":
-        raise Problem("invalid-record", "CloudEvents of the specversion 1.0 are taken")
+        raise Problem("invalid-record", "the specversion of a CloudEvent is 1.0")
 
 
 def is_binary(request: Request) -> bool:

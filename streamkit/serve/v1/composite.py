@@ -100,4 +100,4 @@ def cursor_of(spaces: Iterable[str], text: str | None) -> dict[str, LexKey | Non
 
 def _check_count(spaces: int) -> None:
     if not 1 <= spaces <= _SPACES:
-        raise Problem("invalid-argument", f"a read is of 1 to {_SPACES} spaces, not {spaces}; name them as `space`")
+        raise Problem("invalid-argument", f"a read takes 1 to {_SPACES} spaces, not {spaces}; name them with `space`")

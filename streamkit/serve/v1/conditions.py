@@ -25,7 +25,7 @@ def expected_sequence(request: Request) -> int | None:
         raise Problem("invalid-request", "a write has either If-Match or If-None-Match")
     if none_match is not None:
         if none_match != b"*":
-            raise Problem("invalid-request", "a write takes no If-None-Match but '*': the segment is new")
+            raise Problem("invalid-request", "If-None-Match of a write is '*', which expects a new segment")
         return 0
     assert match is not None
     tag = _TAG.fullmatch(match)
@@ -64,6 +64,8 @@ async def lease_grant(request: Request, store: AsyncStore) -> LeaseGrant | None:
         if not has_tag(await secret_of(store), _LEASE, text, signature):
             raise ValueError
     except ValueError:
-        raise Problem("invalid-request", "the Lease-Token is not one that a lease was given") from None
+        raise Problem(
+            "invalid-request", "the Lease-Token is not valid: send the token that POST /leases/{key} returned"
+        ) from None
     request.access.check_lease(grant.key)
     return grant

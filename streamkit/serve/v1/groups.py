@@ -330,6 +330,6 @@ async def seek(request: Request) -> Answer:
     given = await body_of(request, _seek_in)
     group = await found_group(request)
     if group.settings.queue:
-        raise Problem("invalid-request", "a queue has no places: its jobs are removed when they are done")
+        raise Problem("invalid-request", "a queue cannot seek, because its jobs are removed when they are done")
     await group.seek(_start(given.to))
     return json_answer(await _out(request, group))

@@ -53,7 +53,7 @@ async def put_jobs(request: Request) -> Answer:
         jobs = [job.record() for job in given.jobs]
     check_count(request, len(jobs))
     if any(job.sequence is not None for job in jobs) or (given.jobs is not None and given.metadata):
-        raise Problem("invalid-record", "a job has no sequence, and each of several jobs has its own metadata")
+        raise Problem("invalid-record", "a job takes no `sequence`; of several jobs each takes its own `metadata`")
     segment, records = job_records(jobs, key=given.key, delay=given.delay, priority=given.priority)
     store, name = request.store(), request.name(1)
     transaction = await write(request, store, name, ((segment, records, None),), key, None)

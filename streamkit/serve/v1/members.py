@@ -51,7 +51,9 @@ def _given(request: Request) -> LeaseGrant | None:
     try:
         return LeaseGrant.decode(text.decode("latin-1"))
     except ValueError:
-        raise Problem("invalid-request", "the Lease-Token is not one that a member was given") from None
+        raise Problem(
+            "invalid-request", "the Lease-Token is not valid: send the token that the member got when it joined"
+        ) from None
 
 
 async def list_members(request: Request) -> Answer | None:

@@ -91,5 +91,5 @@ def reading(query: Mapping[str, str], *, starts: bool) -> Reading:
         if not 0 <= found.wait <= 30:
             raise Problem("invalid-argument", f"wait is a number of seconds from 0 to 30, not {wait[:40]!r}")
         if found.wait and (found.reverse or found.max_timestamp):
-            raise Problem("invalid-argument", "a read that waits has no until, and is not reverse")
+            raise Problem("invalid-argument", "a read with wait takes no until and no reverse")
     return found

@@ -49,7 +49,7 @@ async def read_segment(request: Request) -> Answer | None:
         return None
     before = number(query, "before", 0)
     if before and bounds.wait:
-        raise Problem("invalid-argument", "a read that waits has no before")
+        raise Problem("invalid-argument", "a read with wait takes no before")
     kind = page_format(request, query, bounds)
     line = kind == NDJSON
     state = [after]
@@ -148,7 +148,7 @@ async def read_several(request: Request) -> Answer | None:
         await _stream_several(request, offsets, bounds)
         return None
     if bounds.reverse:
-        raise Problem("invalid-argument", "a read of several spaces is not reverse")
+        raise Problem("invalid-argument", "a read of several spaces takes no reverse")
     kind = page_format(request, query, bounds)
     line = kind == NDJSON
     state = [offsets]

@@ -88,7 +88,10 @@ def find_view(request: Request, store: Store, *, here: bool = False) -> LocalVie
                 if not _may(request, view):
                     raise Problem("forbidden", "the key is for other spaces")
                 if here and not view.path:
-                    raise Problem("not-found", f"the view {name!r} is published, and has no database on this machine")
+                    raise Problem(
+                        "not-found",
+                        f"the view {name!r} has no database here: ask a server on the machine that builds it",
+                    )
                 return view
     raise Problem("not-found", f"there is no view {name!r} here; a program builds it with store.view(…)")
 
