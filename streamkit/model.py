@@ -177,7 +177,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     """The same as `Origin.others`."""
 
 
-class SegmentStatus(msgspec.Struct, frozen=True, eq=False):
+class SegmentStatus(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The first and the last entry of a segment; all 0 for an empty segment. `trx`: the transaction of the last, if
     known."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -43,8 +42,14 @@ class Statistics(msgspec.Struct, frozen=True):
     cache_misses: int = 0
 
 
-class Counters(Counter[str]):
-    """Counts as they happen. Only for figures: concurrent increments may rarely lose one."""
+class Counters(dict[str, int]):
+    """Counts as they happen. Only for figures: concurrent increments may rarely lose one.
+
+    It is no `collections.Counter`, whose items are set by a method in Python.
+    """
+
+    def __missing__(self, name: str) -> int:
+        return 0
 
     def snapshot(self, requests: Mapping[str, int]) -> Statistics:
         """Return the counts so far, with the backend's `requests`."""

@@ -27,7 +27,7 @@ from .arguments import (
     newest_of,
 )
 from .backend import Ambiguous
-from .causation import with_causes
+from .causation import present_causes, with_causes
 from .errors import (
     UNREADABLE,
     CorruptData,
@@ -188,6 +188,10 @@ class Store:
         write raises Fenced once a later holder has written. RecordTooLarge, TransactionTooLarge, InvalidRecord,
         TypeError before anything is written; OutcomeUnknown if the storage's answer was lost for good.
         """
+        if expected_sequence is None and idempotency_key is None and lease is None and present_causes() is None:
+            lone = self._writer.lone(space, segment, records)
+            if lone is not None:
+                return self._writer.commit_one(space, segment, Request((lone,)))
         check_name(space, "space")
         check_name(segment, "segment")
         if idempotency_key is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from . import speed
 from .arguments import check_type
 from .errors import Fenced, TransactionTooLarge
 from .handle import Handle
@@ -11,14 +13,17 @@ from .leases import Lease, LeaseGrant
 from .log.commit import Committer
 from .log.partition import Partition
 from .log.plan import check_fence, mismatch
-from .log.record_format import encode_body
+from .log.record_format import SMALL, Body, encode_body
 from .log.request import Part, Request
 from .log.rows import NOTHING
-from .log.statuses import present, written, written_one
+from .log.statuses import present, written
 from .log.validate import prepare
 from .model import Record, SegmentStatus, no_status
 
 __all__ = ["Writer", "check_key", "check_lease", "fence"]
+
+_twin: Any = speed.twin
+_parts: Any = speed.twin and speed.twin.Parts(Record, Part, Body, SMALL)
 
 
 class Writer:
@@ -28,6 +33,12 @@ class Writer:
         self._handle = handle
         self._shared = handle.shared
         self._most_bytes = handle.shared.most_bytes
+
+    def lone(self, space: str, segment: str, records: Iterable[Record]) -> Part | None:
+        """Check the names, and make the part as `part` does, in one step. None where that has to be done in several, as
+        for wrong arguments."""
+        part: Part | None = None if _twin is None else _parts.lone(space, segment, records, self._most_bytes)
+        return part
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
@@ -82,8 +93,10 @@ class Writer:
     ) -> SegmentStatus:
         """Commit as `commit` does, and return the status of one of its segments."""
         partition = self._committed(space, request, lease)
+        if request.status is not None:
+            return request.status
         assert request.trx is not None
-        return written_one(partition, segment, request.result, request.trx, request.count)
+        return written(partition, request.result, request.trx, request.count)[segment]
 
     def _committed(self, space: str, request: Request, lease: Lease | LeaseGrant | None) -> Partition:
         committer = self.committer(space, request.parts)
@@ -105,15 +118,17 @@ class Writer:
 
     def committer(self, space: str, parts: Sequence[Part]) -> Committer:
         """Return the committer of `parts`; the space is created if it does not exist. No I/O if it is open."""
-        if len(parts) > 1 and (size := sum([part.size for part in parts])) > self._most_bytes:
+        lone = len(parts) == 1
+        if not lone and (size := sum([part.size for part in parts])) > self._most_bytes:
             raise self._too_large(size)
         known = self._shared.spaces.get(space)
         if known is None or self._handle.closed:
             self._handle.check_open()
             known = self._shared.ready(space, tuple([part.segment for part in parts]))
-        if len(known.committers) == 1:
-            return known.committers[0]
-        if len(parts) == 1:
+        committers = known.committers
+        if len(committers) == 1:
+            return committers[0]
+        if lone:
             return known.committer(parts[0].segment)
         partition = known.partition_of([part.segment for part in parts])
         return known.committers[partition.partition]

@@ -9,8 +9,9 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
+from streamkit import speed
 from streamkit.errors import StoreClosed, Unavailable
 
 __all__ = [
@@ -39,6 +40,7 @@ GROUP: Final = 0o2770
 _CACHED: Final = 128
 """The number of read-only files that the process keeps open, for all its stores."""
 _TRIES: Final = 100
+_twin: Any = speed.twin
 
 
 class OpenFile:
@@ -62,6 +64,8 @@ class OpenFile:
         """True if `path`, in `directory`, still leads to this file: either may have been moved, or replaced."""
         # To ask the file itself costs its next sync a commit of the file system's journal, as Linux then dates each
         # write exactly; and its directory tells by its own time whether a name in it has changed.
+        if _twin is not None and self._place is not None and _twin.is_at(directory, *self._place):
+            return True
         try:
             told = os.stat(directory)
             place = told.st_ino, told.st_dev, told.st_mtime_ns

@@ -2,9 +2,10 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::bytes::{crc32, with_bytes};
+use crate::structs::Struct;
 
 const VERSION: u8 = 2;
 const MAGIC: &[u8] = b"SKTX";
@@ -113,82 +114,354 @@ impl Common<'_> {
     }
 }
 
+/// A number that fits, of an int.
+fn unsigned(object: &Bound<'_, PyAny>) -> Option<u64> {
+    object.cast_exact::<PyInt>().ok()?.extract().ok()
+}
+
 /// A number that fits, or None.
 fn some(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Ok(object.extract().ok())
 }
 
-/// The record of a transaction with one frame and nothing else. None where Python has to decide.
-#[pyfunction]
-#[allow(clippy::too_many_arguments)]
-pub fn encode_lone<'py>(
-    py: Python<'py>,
-    #[pyo3(from_py_with = some)] number: Option<u64>,
-    #[pyo3(from_py_with = some)] timestamp: Option<u64>,
-    id: &[u8],
-    node: &[u8],
-    #[pyo3(from_py_with = some)] position: Option<u64>,
-    segment: &Bound<'py, PyString>,
-    #[pyo3(from_py_with = some)] first: Option<u64>,
-    #[pyo3(from_py_with = some)] count: Option<u64>,
-    body: &Bound<'py, PyAny>,
+/// Checks and encodes writes of one small record.
+#[pyclass(module = "streamkit_speed", frozen)]
+pub struct Parts {
+    record: Struct<3>,
+    part: Struct<4>,
+    body: Struct<6>,
+    small: usize,
+}
+
+#[pymethods]
+impl Parts {
+    /// A body of `small` bytes or more may be compressed: it is left to Python.
+    #[new]
+    fn new(py: Python<'_>, record: Py<PyType>, part: Py<PyType>, body: Py<PyType>, small: usize) -> PyResult<Self> {
+        Ok(Parts { record: Struct::new(py, record)?, part: Struct::new(py, part)?, body: Struct::new(py, body)?, small })
+    }
+
+    /// True if all values are made, and read, without calls of their classes.
+    #[getter]
+    fn is_direct(&self) -> bool {
+        self.record.is_direct() && self.part.is_direct() && self.body.is_direct()
+    }
+
+    /// The part of a request that writes a list of one record with a payload alone, if the names are plain ASCII. None
+    /// where Python has to decide.
+    fn lone<'py>(
+        &self,
+        py: Python<'py>,
+        space: &Bound<'py, PyAny>,
+        segment: &Bound<'py, PyAny>,
+        records: &Bound<'py, PyAny>,
+        most: usize,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if !(is_plain(space) && is_plain(segment)) {
+            return Ok(None);
+        }
+        let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
+        if records.len() != 1 {
+            return Ok(None);
+        }
+        let Some([payload, metadata, sequence]) = self.record.fields(&records.get_item(0)?) else { return Ok(None) };
+        let Ok(payload) = payload.cast_into_exact::<PyBytes>() else { return Ok(None) };
+        let payload = payload.as_bytes();
+        let length = payload.len();
+        if !metadata.is_none() || !sequence.is_none() || length > most || length > u16::MAX as usize {
+            return Ok(None);
+        }
+        let head: &[u8] = match length {
+            0..=255 => &[0x91, 0x91, 0xc4, length as u8],
+            _ => &[0x91, 0x91, 0xc5, (length >> 8) as u8, length as u8],
+        };
+        let raw = head.len() + length;
+        if raw >= self.small {
+            return Ok(None);
+        }
+        let data = PyBytes::new_with(py, raw, |data| {
+            data[..head.len()].copy_from_slice(head);
+            data[head.len()..].copy_from_slice(payload);
+            Ok(())
+        })?;
+        let int = |number: usize| PyInt::new(py, number).into_any();
+        let body =
+            self.body.make(py, [data.into_any(), int(raw), int(0), int(1), PyBytes::new(py, b"").into_any(), int(0)])?;
+        let part = [segment.clone(), body, int(length), py.None().into_bound(py)];
+        Ok(Some(self.part.make(py, part)?))
+    }
+}
+
+/// True for a legal name of printable ASCII characters alone. Others may be legal, too.
+fn is_plain(name: &Bound<'_, PyAny>) -> bool {
+    let Ok(name) = name.cast_exact::<PyString>() else { return false };
+    let Ok(name) = name.to_cow() else { return false };
+    matches!(name.len(), 1..=255) && *name != *"*" && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+}
+
+/// Encodes the transactions of one partition that have one frame and nothing else.
+#[pyclass(module = "streamkit_speed", frozen)]
+pub struct LoneEncoder {
+    row: Struct<9>,
+    piece: Struct<9>,
+    body: Struct<6>,
+    trx: Struct<3>,
+    position: Struct<7>,
+    status: Struct<8>,
+    space: Py<PyAny>,
+    partition: Py<PyAny>,
+    incarnation: Py<PyAny>,
+    /// It is the only partition of its space.
+    single: bool,
+    seed: u32,
+    prefix: Vec<u8>,
+    copied: usize,
+}
+
+type Classes = (Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>);
+
+#[pymethods]
+impl LoneEncoder {
+    #[new]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        py: Python<'_>,
+        classes: Classes,
+        space: Py<PyAny>,
+        partition: Py<PyAny>,
+        incarnation: Py<PyAny>,
+        single: bool,
+        seed: u32,
+        prefix: Vec<u8>,
+        copied: usize,
+    ) -> PyResult<Self> {
+        let (row, piece, body, trx, position, status) = classes;
+        Ok(LoneEncoder {
+            row: Struct::new(py, row)?,
+            piece: Struct::new(py, piece)?,
+            body: Struct::new(py, body)?,
+            trx: Struct::new(py, trx)?,
+            position: Struct::new(py, position)?,
+            status: Struct::new(py, status)?,
+            space,
+            partition,
+            incarnation,
+            single,
+            seed,
+            prefix,
+            copied,
+        })
+    }
+
+    /// True if all values are made, and read, without calls of their classes.
+    #[getter]
+    fn is_direct(&self) -> bool {
+        self.row.is_direct()
+            && self.piece.is_direct()
+            && self.body.is_direct()
+            && self.trx.is_direct()
+            && self.position.is_direct()
+            && self.status.is_direct()
+    }
+
+    /// (key, record, row, piece, trx, status) of the transaction after `number`, or None where Python has to decide.
+    #[allow(clippy::too_many_arguments)]
+    fn encode<'py>(
+        &self,
+        py: Python<'py>,
+        id: &Bound<'py, PyBytes>,
+        node: &Bound<'py, PyBytes>,
+        timestamp: &Bound<'py, PyAny>,
+        number: &Bound<'py, PyAny>,
+        position: &Bound<'py, PyAny>,
+        size: &Bound<'py, PyAny>,
+        row: &Bound<'py, PyAny>,
+        segment: &Bound<'py, PyString>,
+        body: &Bound<'py, PyAny>,
+        given: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let (Some(row), Some(body)) = (self.row.fields(row), self.body.fields(body)) else { return Ok(None) };
+        let Ok(name) = segment.to_cow() else { return Ok(None) };
+        let Some(numbers) = Numbers::of(timestamp, number, position, size, &row, &body, given) else {
+            return Ok(None);
+        };
+        let Some((record, frame)) =
+            with_bytes(&body[0], |data| lone_record(py, &numbers, id.as_bytes(), node.as_bytes(), &name, data, self.seed))
+        else {
+            return Ok(None);
+        };
+        let Numbers { number, first, count, before, given: added, .. } = numbers;
+        let [first_sequence, first_timestamp, _, _, first_number, _, _, first_size, gaps] = row;
+        let int = |number: u64| PyInt::new(py, number).into_any();
+        let or = |value: Bound<'py, PyAny>, is_set: bool, other: &Bound<'py, PyAny>| {
+            if is_set { value } else { other.clone() }
+        };
+        let timestamp = timestamp.clone();
+        let (number_, first_, last, count_) = (int(number), int(first), int(first + count - 1), body[3].clone());
+        let was_there = numbers.first_timestamp != 0;
+        let none = if was_there { int(0) } else { number_.clone() };
+        let first_sequence = or(first_sequence, numbers.first_sequence != 0, &first_);
+        let first_timestamp = or(first_timestamp, was_there, &timestamp);
+        let first_number = or(first_number, numbers.first_number != 0, &none);
+        let after = self.row.make(
+            py,
+            [
+                first_sequence.clone(),
+                first_timestamp.clone(),
+                last.clone(),
+                timestamp.clone(),
+                first_number,
+                number_.clone(),
+                int(before + added),
+                first_size,
+                gaps,
+            ],
+        )?;
+        let start = record.as_bytes().len() - frame;
+        let copy = if frame <= self.copied {
+            PyBytes::new(py, &record.as_bytes()[start..]).into_any()
+        } else {
+            py.None().into_bound(py)
+        };
+        let piece = self.piece.make(
+            py,
+            [
+                number_.clone(),
+                timestamp.clone(),
+                first_,
+                count_.clone(),
+                int(start as u64),
+                int(frame as u64),
+                copy,
+                int(before),
+                given.clone(),
+            ],
+        )?;
+        let trx = self.trx.make(py, [id.clone().into_any(), node.clone().into_any(), number_.clone()])?;
+        let none = || py.None().into_bound(py);
+        let status = if self.single {
+            let (partition, incarnation) = (self.partition.bind(py).clone(), self.incarnation.bind(py).clone());
+            let place = [partition, int(1), timestamp.clone(), number_, count_, incarnation, none()];
+            let position = self.position.make(py, place)?;
+            let (space, segment) = (self.space.bind(py).clone(), segment.clone().into_any());
+            let (first, at) = (first_sequence, first_timestamp);
+            self.status.make(py, [space, segment, first, at, last, timestamp, trx.clone(), position])?
+        } else {
+            none()
+        };
+        let mut key = Vec::with_capacity(self.prefix.len() + 8);
+        key.extend_from_slice(&self.prefix);
+        key.extend_from_slice(&number.to_be_bytes());
+        let key = PyBytes::new(py, &key);
+        Ok(Some(PyTuple::new(py, [key.into_any(), record.into_any(), after, piece, trx, status])?))
+    }
+}
+
+/// What a transaction with one frame says in numbers.
+struct Numbers {
+    number: u64,
+    timestamp: u64,
+    position: u64,
+    size: u64,
+    first: u64,
+    count: u64,
     raw: u32,
     flags: u8,
-    #[pyo3(from_py_with = some)] before: Option<u64>,
-    #[pyo3(from_py_with = some)] given: Option<u64>,
-    #[pyo3(from_py_with = some)] size: Option<u64>,
-    seed: u32,
-) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
-    let Ok(segment) = segment.to_cow() else { return Ok(None) };
-    if id.len() > 255 || node.len() > 255 || segment.len() > 4096 {
-        return Ok(None);
+    before: u64,
+    given: u64,
+    first_sequence: u64,
+    first_timestamp: u64,
+    first_number: u64,
+}
+
+impl Numbers {
+    /// None if one of them, or of those that are made of them, does not fit.
+    fn of(
+        timestamp: &Bound<'_, PyAny>,
+        number: &Bound<'_, PyAny>,
+        position: &Bound<'_, PyAny>,
+        size: &Bound<'_, PyAny>,
+        row: &[Bound<'_, PyAny>; 9],
+        body: &[Bound<'_, PyAny>; 6],
+        given: &Bound<'_, PyAny>,
+    ) -> Option<Self> {
+        let numbers = Numbers {
+            number: unsigned(number)?.checked_add(1)?,
+            timestamp: unsigned(timestamp)?,
+            position: unsigned(position)?,
+            size: unsigned(size)?,
+            first: unsigned(&row[2])?.checked_add(1)?,
+            count: unsigned(&body[3])?,
+            raw: u32::try_from(unsigned(&body[1])?).ok()?,
+            flags: u8::try_from(unsigned(&body[2])?).ok()?,
+            before: unsigned(&row[6])?,
+            given: unsigned(given)?,
+            first_sequence: unsigned(&row[0])?,
+            first_timestamp: unsigned(&row[1])?,
+            first_number: unsigned(&row[4])?,
+        };
+        numbers.first.checked_add(numbers.count)?;
+        numbers.before.checked_add(numbers.given)?;
+        Some(numbers)
     }
-    Ok(with_bytes(body, |body| {
-        let (number, timestamp, position) = (number?, timestamp?, position?);
-        let (first, count, before, given, size) = (first?, count?, before?, given?, size?);
-        let mut head = Output { bytes: Vec::with_capacity(128 + segment.len()) };
-        let common = Common { number, timestamp, id, node };
-        common.front(&mut head, position, 0, &segment, first, count, body, raw, flags, seed)?;
-        let head = head.bytes;
-        let frame = head.len() + body.len();
-        let mut record = Output { bytes: Vec::with_capacity(HEADER_AT + 320 + 2 * segment.len()) };
-        record.bytes.resize(HEADER_AT, 0);
-        record.bytes.push(0x9d);
-        record.unsigned(number);
-        record.unsigned(timestamp);
-        record.short_bin(id);
-        record.short_bin(node);
-        record.unsigned(position);
-        record.bytes.extend_from_slice(&[0x91, 0x97]);
-        record.str(&segment);
-        record.unsigned(first);
-        record.unsigned(count);
-        record.unsigned(0);
-        record.unsigned(frame as u64);
-        record.unsigned(before);
-        record.unsigned(given);
-        // No keys, fences, answers, lead or waiting processes.
-        record.bytes.extend_from_slice(&[0x90, 0x80, 0x90, 0xc4, 0, 0]);
-        record.unsigned(size);
-        record.bytes.push(0xc0);
-        let mut front = record.bytes;
-        let header = u32::try_from(front.len() - HEADER_AT).ok()?;
-        let whole = front.len() + frame;
-        front[..4].copy_from_slice(MAGIC);
-        front[8] = VERSION;
-        front[12..16].copy_from_slice(&header.to_le_bytes());
-        front[16..24].copy_from_slice(&(whole as u64).to_le_bytes());
-        let sum = crc32(&front[8..], seed);
-        front[4..8].copy_from_slice(&sum.to_le_bytes());
-        front.extend_from_slice(&head);
-        let record = PyBytes::new_with(py, whole, |record| {
-            let (start, rest) = record.split_at_mut(front.len());
-            start.copy_from_slice(&front);
-            rest.copy_from_slice(body);
-            Ok(())
-        });
-        Some((record.ok()?, frame))
-    }))
+}
+
+/// The record of a transaction with one frame and nothing else, and the bytes of the frame.
+fn lone_record<'py>(
+    py: Python<'py>,
+    numbers: &Numbers,
+    id: &[u8],
+    node: &[u8],
+    segment: &str,
+    body: &[u8],
+    seed: u32,
+) -> Option<(Bound<'py, PyBytes>, usize)> {
+    if id.len() > 255 || node.len() > 255 || segment.len() > 4096 {
+        return None;
+    }
+    let &Numbers { number, timestamp, position, first, count, raw, flags, before, given, size, .. } = numbers;
+    let mut head = Output { bytes: Vec::with_capacity(128 + segment.len()) };
+    let common = Common { number, timestamp, id, node };
+    common.front(&mut head, position, 0, segment, first, count, body, raw, flags, seed)?;
+    let head = head.bytes;
+    let frame = head.len() + body.len();
+    let mut record = Output { bytes: Vec::with_capacity(HEADER_AT + 320 + 2 * segment.len()) };
+    record.bytes.resize(HEADER_AT, 0);
+    record.bytes.push(0x9d);
+    record.unsigned(number);
+    record.unsigned(timestamp);
+    record.short_bin(id);
+    record.short_bin(node);
+    record.unsigned(position);
+    record.bytes.extend_from_slice(&[0x91, 0x97]);
+    record.str(segment);
+    record.unsigned(first);
+    record.unsigned(count);
+    record.unsigned(0);
+    record.unsigned(frame as u64);
+    record.unsigned(before);
+    record.unsigned(given);
+    // No keys, fences, answers, lead or waiting processes.
+    record.bytes.extend_from_slice(&[0x90, 0x80, 0x90, 0xc4, 0, 0]);
+    record.unsigned(size);
+    record.bytes.push(0xc0);
+    let mut front = record.bytes;
+    let header = u32::try_from(front.len() - HEADER_AT).ok()?;
+    let whole = front.len() + frame;
+    front[..4].copy_from_slice(MAGIC);
+    front[8] = VERSION;
+    front[12..16].copy_from_slice(&header.to_le_bytes());
+    front[16..24].copy_from_slice(&(whole as u64).to_le_bytes());
+    let sum = crc32(&front[8..], seed);
+    front[4..8].copy_from_slice(&sum.to_le_bytes());
+    front.extend_from_slice(&head);
+    let record = PyBytes::new_with(py, whole, |record| {
+        let (start, rest) = record.split_at_mut(front.len());
+        start.copy_from_slice(&front);
+        rest.copy_from_slice(body);
+        Ok(())
+    });
+    Some((record.ok()?, frame))
 }
 
 /// The frames of a transaction, one after the other, and the bytes of each: of `parts`, each (segment, first sequence,
@@ -246,6 +519,32 @@ pub fn encode_frames<'py>(
         }
     }
     Ok(Some((PyBytes::new(py, &out.bytes), lengths)))
+}
+
+/// A version 7 UUID: see new_id in streamkit/log/commit.py. Of `drawn`, 49 bits count. None where Python has to decide.
+#[pyfunction]
+pub fn transaction_id<'py>(
+    py: Python<'py>,
+    #[pyo3(from_py_with = some)] milliseconds: Option<u64>,
+    tag: u32,
+    drawn: u64,
+    posted: bool,
+) -> Option<Bound<'py, PyBytes>> {
+    let milliseconds = milliseconds.filter(|milliseconds| milliseconds >> 48 == 0 && tag >> 24 == 0 && drawn >> 49 == 0)?;
+    let middle = if posted { 0xa0 } else { 0x80 };
+    let front = milliseconds << 16 | 0x7 << 12 | drawn >> 37;
+    let back = (middle | drawn >> 32 & 0x1f) << 56 | u64::from(tag) << 32 | drawn & 0xffff_ffff;
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&front.to_be_bytes());
+    id[8..].copy_from_slice(&back.to_be_bytes());
+    Some(PyBytes::new(py, &id))
+}
+
+/// A position of the local log in one word, with 16 bits that check it. None for one that is left to Python.
+#[pyfunction]
+pub fn seal(#[pyo3(from_py_with = some)] position: Option<u64>) -> Option<u64> {
+    let position = position.filter(|position| position >> 48 == 0)?;
+    Some(position << 16 | ((position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48))
 }
 
 /// The header of a row of the local log; a small value is part of it, a larger value follows it. None for a row that is

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyBytes, PyString, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::bytes::{crc32, u32_at};
 
@@ -162,4 +162,25 @@ impl OpenRow {
     fn new(file: &Bound<'_, PyAny>, size: usize, counts: Py<Counts>) -> PyResult<Self> {
         Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), size, counts })
     }
+}
+
+/// True if a directory has these numbers, and this time of its last change in nanoseconds. False may also mean that this
+/// is not known.
+#[cfg(unix)]
+#[pyfunction]
+pub fn is_at(py: Python<'_>, directory: &Bound<'_, PyString>, inode: u64, device: u64, changed: i64) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(directory) = directory.to_cow() else { return false };
+    py.detach(|| {
+        std::fs::metadata(&*directory).is_ok_and(|there| {
+            let time = there.mtime().checked_mul(1_000_000_000).and_then(|time| time.checked_add(there.mtime_nsec()));
+            (there.ino(), there.dev(), time) == (inode, device, Some(changed))
+        })
+    })
+}
+
+#[cfg(not(unix))]
+#[pyfunction]
+pub fn is_at(_directory: &Bound<'_, PyString>, _inode: u64, _device: u64, _changed: i64) -> bool {
+    false
 }

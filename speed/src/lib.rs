@@ -36,10 +36,14 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::Counts>()?;
     module.add_class::<file::OpenRow>()?;
     module.add_class::<runs::Directory>()?;
+    module.add_class::<encode::LoneEncoder>()?;
+    module.add_class::<encode::Parts>()?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
-    module.add_function(wrap_pyfunction!(encode::encode_lone, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::seal, module)?)?;
+    module.add_function(wrap_pyfunction!(encode::transaction_id, module)?)?;
+    module.add_function(wrap_pyfunction!(file::is_at, module)?)?;
     module.add_function(wrap_pyfunction!(file::read_part, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::section_rows, module)?)?;

@@ -25,6 +25,23 @@ impl<const N: usize> Struct<N> {
         self.offsets.is_some()
     }
 
+    /// All fields of an instance of this very class. None for another object, or where their places are not known.
+    pub fn fields<'py>(&self, object: &Bound<'py, PyAny>) -> Option<[Bound<'py, PyAny>; N]> {
+        let (py, offsets) = (object.py(), self.offsets.as_ref()?);
+        if !object.get_type().is(self.class.bind(py)) {
+            return None;
+        }
+        let places = offsets.map(|offset| {
+            // SAFETY: each of these places of an instance holds a field, or null.
+            unsafe { object.as_ptr().byte_add(offset).cast::<*mut ffi::PyObject>().read() }
+        });
+        if places.iter().any(|place| place.is_null()) {
+            return None;
+        }
+        // SAFETY: the instance keeps its fields while this takes references of its own.
+        Some(places.map(|place| unsafe { Bound::from_borrowed_ptr(py, place) }))
+    }
+
     /// An instance with all of its fields.
     pub fn make<'py>(&self, py: Python<'py>, values: [Bound<'py, PyAny>; N]) -> PyResult<Bound<'py, PyAny>> {
         let class = self.class.bind(py);

@@ -21,15 +21,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident, main_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
+from .. import speed
 from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
 from ..importing import IMPORTING
-from ..model import TRX
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
@@ -39,9 +39,9 @@ from .partition import Partition
 from .plan import Plan
 from .policy import NEVER
 from .posted_answers import replay_answers, upkeep_owner
-from .record_format import NOBODY, VOID, Body, Header, KeyUse, decode_header, encode_lone, encode_transaction
+from .record_format import NOBODY, VOID, Body, Header, KeyUse, decode_header, encode_transaction
 from .request import Request
-from .rows import Piece, SegmentRow
+from .rows import SegmentRow
 from .segment_view import counted
 from .tail import Tail
 
@@ -73,6 +73,7 @@ _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
 
+_twin: Any = speed.twin
 _ID = struct.Struct(">QII")
 _chance = random.Random()
 """The generator of this module alone, so that a program that seeds the common one makes no id twice."""
@@ -83,7 +84,12 @@ if hasattr(os, "register_at_fork"):
 def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
     """A version 7 UUID. It holds its time, the partition's tag of 24 bits, and a bit that is set for a posted
     request."""
-    drawn, middle = _chance.getrandbits(49), 0xA0 if posted else 0x80
+    drawn = _chance.getrandbits(49)
+    if _twin is not None:
+        id: bytes | None = _twin.transaction_id(milliseconds, tag, drawn, posted)
+        if id is not None:
+            return id
+    middle = 0xA0 if posted else 0x80
     front = milliseconds << 16 | 0x7 << 12 | drawn >> 37
     return _ID.pack(front, (middle | drawn >> 32 & 0x1F) << 24 | tag, drawn & 0xFFFFFFFF)
 
@@ -570,38 +576,32 @@ class Committer:
         parts, partition = request.parts, self.partition
         if len(parts) != 1 or request.key is not None or request.fence is not None or request.control is not None:
             return False
-        part = parts[0]
+        (part,) = parts
         segment, body = part.segment, part.body
-        known = partition.lone_base(segment)
-        hit = known is not None
-        if not hit and body is not None and not partition.remote and partition.looks.completed:
+        if body is None:
+            return False
+        base = partition.lone_base(segment)
+        is_known = base is not None
+        if base is None and not partition.remote and partition.looks.completed and segment not in partition.cached:
             partition.load_statuses((segment,))
-            known = partition.lone_base(segment)
-        if body is None or known is None or request.withdrawn or (self._submitted and request.abandoned):
+            base = partition.lone_base(segment)
+        if base is None or request.withdrawn or (self._submitted and request.abandoned):
             return False
-        row, number, timestamp, position, size, retention, looked = known
-        if looked is None or not partition.looks.completed:
+        if part.expected is not None and part.expected != base[0].last_sequence:
             return False
-        if retention is not None and retention.when_full == "reject":
-            return False
-        last, before = row.last_sequence, row.size
-        if part.expected is not None and part.expected != last:
-            return False
-        self._taken = (request,)
-        partition.counters["cache_hits"] += hit
-        now, count, given, seed, node = partition.clock.now(), body.count, part.size, partition.seed, self.node
-        first, number, timestamp = last + 1, number + 1, max(partition.moments.after(now), timestamp)
+        self._taken = taken = (request,)
+        partition.counters["cache_hits"] += is_known
+        seed, now, count = partition.seed, partition.clock.now(), body.count
         id = new_id(now, seed & TAG)
-        if self._submitted and not request.board(id, number):
+        if self._submitted and not request.board(id, base[1] + 1):
             return False
-        record, length = encode_lone(
-            number, timestamp, id, node, position, segment, first, body, before, given, size, seed
-        )
-        row = row.with_entries(number, timestamp, first, count, before + given)
+        timestamp = partition.moments.after(now)
+        if timestamp < base[2]:
+            timestamp = base[2]
+        made = partition.lone.encode(id, self.node, timestamp, base, part, body)
+        key, record, row, _, trx, status = made
         after = {segment: row}
-        key = partition.transaction_key(number)
-        flight = Flight((request,), (after,), after, looked, key, record, count, seed)
-        self._flight = flight
+        self._flight = flight = Flight(taken, (after,), after, base[5], key, record, count, seed)
         if request.withdrawn:
             self._flight = None
             flight.clear()
@@ -612,13 +612,11 @@ class Committer:
             partition.counters["conflicts"] += 1
             partition.refresh((segment,))
             return False
-        start = len(record) - length
-        frame = record[start:] if length <= partition.policy.frame else None
-        piece = Piece(number, timestamp, first, count, start, length, frame, before, given)
-        partition.committed_lone(segment, row, piece, record, position, size)
-        self._note_length(len(record), 1)
+        partition.committed_lone(base, made, part, timestamp, count)
+        self._last, self._wrote = (1, len(record), 1) if self._wrote else _ALL, True
         if not request.done:
-            request.succeed(after, TRX(id, node, number), count)
+            request.status = status
+            request.succeed(after, trx, count)
         self._flight = None
         return True
 

@@ -10,8 +10,8 @@ from .rows import SegmentRow
 
 __all__ = ["CommitBase", "LoneBase"]
 
-LoneBase = tuple[SegmentRow, int, int, int, int, Retained | None, Look | None]
-"""The segment's status, and the number, timestamp, position, size, retention and look of a `CommitBase`."""
+LoneBase = tuple[SegmentRow, int, int, int, int, Look]
+"""The segment's status, and the number, timestamp, position, size and look of a `CommitBase`."""
 
 
 class CommitBase(msgspec.Struct, frozen=True, gc=False):

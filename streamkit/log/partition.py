@@ -28,12 +28,14 @@ from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
 from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_number, transaction_prefix
 from .latest import Latest
+from .lone import Lone, LoneEncoder
 from .moved import Moved
 from .packs import Packs
 from .policy import policy_of
 from .record_format import Header, decode_header, entry_reader
 from .refresher import Refresher
-from .rows import NOTHING, FenceRow, Head, Piece, SegmentRow, Settings
+from .request import Part
+from .rows import NOTHING, FenceRow, Head, SegmentRow, Settings
 from .searches import Searches
 from .still_in_log import still_in_log_from
 from .tail import Tail
@@ -137,7 +139,8 @@ class Partition:
         transaction is somewhere else as well."""
         self.seed = seed_of(settings, self.key)
         self.reader = entry_reader(self.space, self.partition, settings.partitions, self.seed, settings.incarnation)
-        self._transactions = transaction_prefix(settings.incarnation)
+        self._transactions = prefix = transaction_prefix(settings.incarnation)
+        self.lone = LoneEncoder(self.space, self.partition, settings, self.seed, prefix, self.policy.frame)
         self.last_key = transaction_key(self._transactions, 1 << 64)
         """The key after the keys of all transactions."""
 
@@ -309,12 +312,15 @@ class Partition:
             )
 
     def lone_base(self, segment: str) -> LoneBase | None:
-        """The state that a commit to one segment builds on; None if the segment's status is not known."""
+        """The state that a commit to one segment builds on. None if the segment's status, or the end of the log, is not
+        known, or if the space refuses records when it is full: then the commit has to be planned."""
         with self._lock:
-            row = self.cached.get(segment)
-            if row is None:
+            row, looked, retention = self.cached.get(segment), self.looked, self.retention
+            if row is None or looked is None or not self.looks.completed:
                 return None
-            return row, self.number, self.timestamp, self.position, self.size, self.retention, self.looked
+            if retention is not None and retention.when_full == "reject":
+                return None
+            return row, self.number, self.timestamp, self.position, self.size, looked
 
     def unindexed(self) -> Unindexed:
         """The transactions that the index lacks. It may look up segments in the index."""
@@ -660,27 +666,24 @@ class Partition:
                 counters["entries"] += header.count
         self.notifier.notify_waiters()
 
-    def committed_lone(
-        self, segment: str, row: SegmentRow, piece: Piece, record: bytes, position: int, size: int
-    ) -> None:
-        """Apply a transaction as `committed` does, if it has one frame and nothing else. `row`: the segment's status
-        after it; `position` and `size`: entries and bytes of payload in the partition before it."""
-        counters, number, count = self.counters, piece.number, piece.count
+    def committed_lone(self, base: LoneBase, made: Lone, part: Part, timestamp: int, count: int) -> None:
+        """Apply a transaction as `committed` does, if it has one frame and nothing else: `part`, with `count` entries.
+        `base` is the state before it."""
+        counters, segment, (_, record, row, piece, _, _) = self.counters, part.segment, made
         counters["transactions"] += 1
         counters["entries"] += count
         with self._lock:
-            if self.number == number - 1:
-                if segment in self.cached:
-                    self.cached[segment] = row
+            if self.number == base[1]:
+                number, known = base[1] + 1, self.cached
+                if segment in known:
+                    known[segment] = row
                 else:
                     self.cache_status(segment, row)
-                self.tail.add_lone(segment, piece, record)
-                timestamp = piece.timestamp
+                self.tail.add_lone(number, segment, piece, record)
                 if timestamp != self.timestamp:
                     self.moments.see(timestamp)
                     self.timestamp = timestamp
-                self.position = position + count
-                self.size = size + piece.size
+                self.position, self.size = base[3] + count, base[4] + part.size
                 self._counted = number, count
                 self.number = number
         self.notifier.notify_waiters()

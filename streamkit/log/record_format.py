@@ -35,6 +35,7 @@ from .frame_room import MAGIC, encode_fitting
 __all__ = [
     "ENDED",
     "NOBODY",
+    "SMALL",
     "VOID",
     "Body",
     "FrameHead",
@@ -50,7 +51,6 @@ __all__ = [
     "decode_transaction",
     "encode_body",
     "encode_holes",
-    "encode_lone",
     "encode_transaction",
     "entry_reader",
     "frame_reader",
@@ -90,7 +90,8 @@ _REASONS = {1: REMOVED["trimmed"], 3: REMOVED["erased"]}
 _ROOM = 16
 _SHARE = 4
 """Bytes that a compressed body has to spare, and one more for so many entries."""
-_SMALL = 512
+SMALL = 512
+"""Bytes of a body from which on it may be compressed."""
 _SAMPLE = 4096
 _MOST_PAYLOAD = 1 << 30
 """Bytes of payload that a transaction may have at most: the largest max_transaction_bytes."""
@@ -227,7 +228,7 @@ def encode_body(
     if digest:
         hashes = _content(data, payloads, metadata)
         content, hashed = blake2b(hashes, digest_size=16).digest(), len(hashes)
-    if raw >= _SMALL and (raw <= 2 * _SAMPLE or len(compress(data[:_SAMPLE])) < _SAMPLE * 0.9):
+    if raw >= SMALL and (raw <= 2 * _SAMPLE or len(compress(data[:_SAMPLE])) < _SAMPLE * 0.9):
         # Behind it is room to tell which entries are erased one day: those that are like others took none.
         packed = compress(data) + bytes(_ROOM + len(payloads) // _SHARE)
         if len(packed) < raw * 0.95:
@@ -425,53 +426,6 @@ def encode_transaction(
         control,
     )
     return header, _encode_record(header, frames, start, seed)
-
-
-def encode_lone(
-    number: int,
-    timestamp: int,
-    id: bytes,
-    node: bytes,
-    position: int,
-    segment: str,
-    first: int,
-    body: Body,
-    before: int,
-    given: int,
-    size: int,
-    seed: int,
-) -> tuple[bytes, int]:
-    """The record that `encode_transaction` makes of one frame and nothing else, and the bytes of the frame.
-
-    `before` and `given`: bytes of payload that the segment was given before, and the frame's own; `size`: those that
-    the partition was given before.
-    """
-    count = body.count
-    if _twin is not None:
-        made: tuple[bytes, int] | None = speed.twin.encode_lone(
-            number,
-            timestamp,
-            id,
-            node,
-            position,
-            segment,
-            first,
-            count,
-            body.data,
-            body.raw,
-            body.flags,
-            before,
-            given,
-            size,
-            seed,
-        )
-        if made is not None:
-            return made
-    frame = _encode_frame(FrameHead(number, timestamp, id, node, position, 0, segment, first, count), body, seed)
-    length = 4 + len(frame[1]) + len(body.data)
-    refs = (FrameRef(segment, first, count, 0, length, before, given),)
-    header = Header(number, timestamp, id, node, position, refs, size=size)
-    return _encode_record(header, frame, length, seed), length
 
 
 def _encode_frames(

@@ -12,7 +12,7 @@ import msgspec
 
 from ..digest import blake2b
 from ..errors import OutcomeUnknown
-from ..model import TRX
+from ..model import TRX, SegmentStatus
 from .floors import Control
 from .idempotency import digest_of
 from .record_format import Body
@@ -40,6 +40,8 @@ class Request:
 
     result: dict[str, SegmentRow]
     trx: TRX | None = None
+    status: SegmentStatus | None = None
+    """The status of the only segment of its transaction; None where `result` has to tell."""
     count = 0
     """Entries of the transaction, which neighbours may share; 0 if it is not known."""
     error: BaseException | None = None

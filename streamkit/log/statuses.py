@@ -8,7 +8,7 @@ from ..model import TRX, Position, SegmentStatus
 from .partition import Partition
 from .rows import SegmentRow
 
-__all__ = ["present", "written", "written_later", "written_one"]
+__all__ = ["present", "written", "written_later"]
 
 
 def present(
@@ -21,18 +21,6 @@ def present(
 def written(partition: Partition, rows: Mapping[str, SegmentRow], trx: TRX, count: int) -> dict[str, SegmentStatus]:
     """The statuses that a transaction of `count` entries left; 0 if the number is not known."""
     return written_later(partition, rows, trx, count)()
-
-
-def written_one(
-    partition: Partition, segment: str, rows: Mapping[str, SegmentRow], trx: TRX, count: int
-) -> SegmentStatus:
-    """The status of one segment, as `written` gives it."""
-    if len(rows) > 1 or not count or partition.settings.partitions > 1:
-        return written(partition, rows, trx, count)[segment]
-    row, settings = rows[segment], partition.settings
-    first, last, timestamp = row.first_sequence, row.last_sequence, row.last_timestamp
-    place = Position(partition.partition, 1, timestamp, trx.number, count, settings.incarnation)
-    return SegmentStatus(partition.space, segment, first, row.first_timestamp, last, timestamp, trx, place)
 
 
 def written_later(

@@ -67,16 +67,16 @@ class Tail:
         for use in header.keys:
             self.keys[use.key] = key_row(header, use)
 
-    def add_lone(self, segment: str, piece: Piece, record: bytes) -> None:
+    def add_lone(self, number: int, segment: str, piece: Piece, record: bytes) -> None:
         """Take the next transaction, which has one frame and nothing else. Twice is the same as once."""
-        known = self.pieces.get(segment)
+        known, size = self.pieces.get(segment), len(record)
         if known is None:
             self.pieces[segment] = [piece]
-        elif known[-1].number < piece.number:
+        elif known[-1].number < number:
             known.append(piece)
-        if len(record) <= MOST:
-            self.records[piece.number] = record
-            self.bytes += len(record)
+        if size <= MOST:
+            self.records[number] = record
+            self.bytes += size
         self.frames += 1
 
     def pieces_until(self, segment: str, end: int) -> list[Piece]:

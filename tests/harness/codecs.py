@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from streamkit import compression, speed
+from streamkit import compression, speed, writing
 from streamkit.index import block_cache, run_format, runs, subject_filter
-from streamkit.log import pack_format, record_format, segment_rows
-from streamkit_local import backend, record, rowfile
+from streamkit.log import commit, lone, pack_format, record_format, segment_rows
+from streamkit_local import backend, files, head, record, rowfile
 
 __all__ = ["CODECS", "choose", "using"]
 
@@ -17,7 +17,11 @@ CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
 _MODULES: tuple[Any, ...] = (
     backend,
     block_cache,
+    commit,
     compression,
+    files,
+    head,
+    lone,
     pack_format,
     record,
     record_format,
@@ -26,6 +30,7 @@ _MODULES: tuple[Any, ...] = (
     runs,
     segment_rows,
     subject_filter,
+    writing,
 )
 _TWINS = [module._twin for module in _MODULES]
 

@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from msgspec.structs import astuple
 
+import streamkit
 from harness.codecs import CODECS, choose, using
+from streamkit import Record, speed, writing
 from streamkit.index.run_format import SectionBuilder, decode_tail
 from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
-from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key
+from streamkit.log import commit
+from streamkit.log.freshness import Look
+from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key, transaction_key
+from streamkit.log.lone import LoneEncoder
+from streamkit.log.outcome import is_id, made_at
 from streamkit.log.record_format import (
     Body,
     decode_header,
     decode_transaction,
     encode_body,
-    encode_lone,
     encode_transaction,
 )
+from streamkit.log.request import Part
+from streamkit.log.rows import SegmentRow, Settings
+from streamkit.names import check_name, internal_name
+from streamkit_local.head import seal, unseal
 from streamkit_local.record import NEXT_ROW, ROW, WHOLE, pack, parse
 
 CASES = 300_000 if EXHAUSTIVE else 1_500
@@ -55,25 +66,138 @@ def body(random: Random) -> Body:
     return Body(memoryview(made.data), made.raw, made.flags, made.count) if random.random() < 0.1 else made
 
 
-def test_a_record_of_one_frame_has_the_same_bytes_from_both_encoders() -> None:
+def row_of(random: Random) -> SegmentRow:
+    values = [random.choice([0, number(random)]) for _ in range(8)]
+    return SegmentRow(*values, random.choice([(), ((3, "trimmed"),)]))
+
+
+def lone_of(random: Random) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The arguments of an encoder and of a call that it gets."""
+    place = random.choice(["s", "é" * 40]), random.choice([0, 7])
+    settings = Settings(random.choice([1, 1, 8]), incarnation=b"incarnat")
+    given, segment = body(random), name(random)
+    base = row_of(random), *(number(random) for _ in range(4)), Look(None, 0.0, 0)
+    part = Part(segment, given, number(random), None)
+    ids = random.randbytes(16), random.choice([random.randbytes(16), b"-", b""])
+    encoder = (
+        *place,
+        settings,
+        random.getrandbits(32),
+        random.randbytes(random.choice([0, 12])),
+        random.choice([0, 4096]),
+    )
+    return encoder, (*ids, number(random), base, part, given)
+
+
+def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_both_encoders() -> None:
     random = Random(SEED)
     for case in range(CASES):
-        given = body(random)
-        ids = random.randbytes(16), random.choice([random.randbytes(16), b"-", b""])
-        segment, first = name(random), number(random) or 1
-        arguments = (
-            *(number(random), number(random), *ids, number(random), segment, first, given),
-            *(number(random), number(random), number(random), random.getrandbits(32)),
-        )
+        encoder, arguments = lone_of(random)
         choose("python")
-        record, length = encode_lone(*arguments)
+        made = LoneEncoder(*encoder).encode(*arguments)
         choose("compiled")
-        assert encode_lone(*arguments) == (record, length), f"case {case}: {arguments!r}"
-        header = decode_header(record, arguments[-1])
-        assert (header.number, header.id, header.frames[0].length) == (arguments[0], ids[0], length)
-        assert header.frames[0].start + length == len(record) - header_end(record)
-        (frame,) = decode_transaction("s", 0, 1, record, arguments[-1])
-        assert (frame[0].segment, len(frame[2])) == (segment, given.count)
+        same = LoneEncoder(*encoder).encode(*arguments)
+        assert same == made, f"case {case}: {arguments!r}"
+        assert list(map(type, same)) == list(map(type, made))
+        key, record, row, piece, trx, status = same
+        header = decode_header(record, encoder[3])
+        assert (key, header.number) == (transaction_key(encoder[4], trx.number), trx.number)
+        assert (header.id, header.frames[0].length, piece.start + piece.length) == (
+            trx.raw_id,
+            piece.length,
+            len(record),
+        )
+        assert piece.frame in (None, record[piece.start :])
+        if status is not None:
+            assert astuple(status) == astuple(made[5])
+            assert (status.last_sequence, status.trx) == (row.last_sequence, trx)
+        (frame,) = decode_transaction("s", 0, 1, record, encoder[3])
+        assert (frame[0].segment, len(frame[2])) == (arguments[4].segment, arguments[5].count)
+
+
+def test_the_values_of_a_transaction_of_one_frame_are_made_without_calls_of_their_classes() -> None:
+    from streamkit.log.lone import _CLASSES
+
+    assert speed.twin.LoneEncoder(_CLASSES, "s", 0, b"", True, 0, b"", 0).is_direct
+    assert writing._parts.is_direct
+
+
+NAMES: list[Any] = [
+    "a",
+    "order-1",
+    "é",
+    "*",
+    "",
+    "a" * 255,
+    "a" * 256,
+    "\x7f",
+    "\n",
+    " ",
+    "~",
+    7,
+    b"a",
+    internal_name("x"),
+]
+
+
+def test_a_write_of_one_record_is_checked_and_encoded_alike_in_one_step_and_in_several() -> None:
+    random, taken = Random(SEED), 0
+    with streamkit.connect("memory://") as client:
+        writer = client.store(UUID(int=1))._writer
+        choose("compiled")
+        for _ in range(CASES):
+            space, segment = (random.choice(random.choice([["a", "b~"], NAMES])) for _ in range(2))
+            data = random.randbytes(random.choice([*LENGTHS, 505, 506, 507, 508, 600]))
+            payload: Any = random.choice([data] * 8 + ["text", None])
+            given: Any = random.choice([()] * 8 + [({"a": "b"},), ({},), (None, 1)])
+            records: Any = [Record(payload, *given)]
+            records = random.choice([records] * 8 + [tuple(records), records * 2, [], [payload], None])
+            part = writer.lone(space, segment, records)
+            if part is None:
+                continue
+            taken += 1
+            check_name(space, "space")
+            check_name(segment, "segment")
+            assert astuple(part) == astuple(writer.part(segment, records, None, False))
+    assert taken > CASES / 10
+    assert writer.lone("s", "a", [Record(b"x" * 300)]) is not None
+
+
+def test_an_id_is_the_same_from_both_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(SEED)
+    for _ in range(CASES):
+        drawn, milliseconds = random.getrandbits(49), random.choice([0, random.getrandbits(48), (1 << 48) - 1])
+        tag, posted = random.getrandbits(24), random.random() < 0.5
+        monkeypatch.setattr(commit, "_chance", Fixed(drawn))
+        ids = []
+        for codec in CODECS:
+            choose(codec)
+            ids.append(commit.new_id(milliseconds, tag, posted=posted))
+        assert ids[0] == ids[1]
+        assert is_id(ids[0])
+        assert made_at(ids[0]) == milliseconds
+
+
+class Fixed:
+    """A generator of one number."""
+
+    def __init__(self, drawn: int) -> None:
+        self._drawn = drawn
+
+    def getrandbits(self, bits: int) -> int:
+        assert bits == 49
+        return self._drawn
+
+
+def test_a_sealed_position_is_the_same_from_both_encoders() -> None:
+    random = Random(SEED)
+    for position in [0, 1, (1 << 48) - 1, *(random.getrandbits(random.randrange(1, 48)) for _ in range(CASES))]:
+        words = []
+        for codec in CODECS:
+            choose(codec)
+            words.append(seal(position))
+        assert words[0] == words[1]
+        assert unseal(words[1]) == position
 
 
 def test_a_record_of_many_frames_has_the_same_bytes_from_both_encoders() -> None:
@@ -121,14 +245,19 @@ def test_a_row_of_the_local_log_has_the_same_bytes_from_both_encoders() -> None:
 
 
 def test_a_number_that_the_twin_cannot_hold_is_left_to_python() -> None:
-    given, ids = encode_body([b"x"], None), (b"i" * 16, b"n" * 16)
-    records = set()
+    given, made = encode_body([b"x"], None), []
     for codec in CODECS:
         choose(codec)
-        records.add(encode_lone(1, 1, *ids, 0, "s", 1, given, -5, 1, 0, 1))
-        with pytest.raises(OverflowError):
-            encode_lone(1 << 64, 1, *ids, 0, "s", 1, given, 0, 1, 0, 1)
-    assert len(records) == 1
+        encoder = LoneEncoder("s", 0, Settings(1), 1, b"p", 4096)
+        for at, size in ((1, -5), (1 << 64, 0)):
+            base = SegmentRow(0, 0, 0, 0, size=size), at, 1, 0, 0, Look(None, 0.0, 0)
+            arguments = b"i" * 16, b"n" * 16, 1, base, Part("s", given, 1, None), given
+            if size:
+                made.append(encoder.encode(*arguments))
+            else:
+                with pytest.raises(OverflowError):
+                    encoder.encode(*arguments)
+    assert made[0] == made[1]
 
 
 def index_key(random: Random) -> bytes:

@@ -1,0 +1,86 @@
+"""A transaction with one frame and nothing else, as most are: one step makes it, and all that follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import speed
+from ..model import TRX, Position, SegmentStatus
+from .commit_base import LoneBase
+from .keys import transaction_key
+from .record_format import Body, encode_transaction
+from .request import Part
+from .rows import Piece, SegmentRow, Settings
+
+__all__ = ["Lone", "LoneEncoder"]
+
+Lone = tuple[bytes, bytes, SegmentRow, Piece, TRX, SegmentStatus | None]
+"""The transaction's key and record. The status of its segment after it: as a row, and as its caller gets it, None if
+the space has several partitions. The piece of its frame, and its name."""
+
+_twin: Any = speed.twin
+_CLASSES = SegmentRow, Piece, Body, TRX, Position, SegmentStatus
+
+
+class LoneEncoder:
+    """Encodes the transactions of one partition that have one frame and nothing else."""
+
+    def __init__(
+        self, space: str, partition: int, settings: Settings, seed: int, transactions: bytes, copied: int
+    ) -> None:
+        """`transactions`: the prefix of their keys. Frames of up to `copied` bytes are copied into their pieces."""
+        self._space = space
+        self._partition = partition
+        self._settings = settings
+        self._seed = seed
+        self._transactions = transactions
+        self._copied = copied
+        self._compiled: Any = None
+        if speed.twin is not None:
+            place = space, partition, settings.incarnation, settings.partitions == 1
+            self._compiled = speed.twin.LoneEncoder(_CLASSES, *place, seed, transactions, copied)
+
+    def encode(self, id: bytes, node: bytes, timestamp: int, base: LoneBase, part: Part, body: Body) -> Lone:
+        """The transaction `id` after `base`, which writes `body` to the segment of `part`."""
+        row, number, _, position, size, _ = base
+        segment = part.segment
+        if _twin is not None:
+            made: Lone | None = self._compiled.encode(
+                id, node, timestamp, number, position, size, row, segment, body, part.size
+            )
+            if made is not None:
+                return made
+        number, first, before = number + 1, row.last_sequence + 1, row.size
+        header, record = encode_transaction(
+            number=number,
+            timestamp=timestamp,
+            id=id,
+            node=node,
+            position=position,
+            parts=[(segment, first, body)],
+            seed=self._seed,
+            sizes=[(before, part.size)],
+            size=size,
+        )
+        length = header.frames[0].length
+        start = len(record) - length
+        frame = record[start:] if length <= self._copied else None
+        row = row.with_entries(number, timestamp, first, body.count, before + part.size)
+        piece = Piece(number, timestamp, first, body.count, start, length, frame, before, part.size)
+        trx = TRX(id, node, number)
+        return (
+            transaction_key(self._transactions, number),
+            record,
+            row,
+            piece,
+            trx,
+            self._status(segment, row, piece, trx),
+        )
+
+    def _status(self, segment: str, row: SegmentRow, piece: Piece, trx: TRX) -> SegmentStatus | None:
+        settings = self._settings
+        if settings.partitions > 1:
+            return None
+        place = Position(self._partition, 1, piece.timestamp, trx.number, piece.count, settings.incarnation)
+        first, last = (row.first_sequence, row.first_timestamp), (row.last_sequence, row.last_timestamp)
+        return SegmentStatus(self._space, segment, *first, *last, trx, place)
