@@ -176,7 +176,7 @@ class StoreClosed(PermanentError):
 
 
 class UnsupportedVersion(PermanentError):
-    """The data was written by a newer format than this release reads."""
+    """The data has a newer format than this release reads, or the byte order of another kind of machine."""
 
 
 class MissingDependency(PermanentError, ImportError):

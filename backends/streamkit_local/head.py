@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from streamkit import speed
 from streamkit.checksum import crc32
-from streamkit.errors import StoreClosed
+from streamkit.errors import StoreClosed, UnsupportedVersion
 
 from .clock import boot_id
 from .errors import damage
@@ -115,6 +115,12 @@ class Head:
             if word == DELETED:
                 raise StoreClosed(
                     f"the store {os.path.dirname(self.path)} was deleted: open it again to start with an empty store"
+                )
+            swapped = (int.from_bytes(self.words[at].to_bytes(8, "little"), "big") for at in (END, BASE, SYNCED))
+            if min(map(unseal, swapped)) >= 0:
+                raise UnsupportedVersion(
+                    f"{self.path} was written on a machine with another byte order: "
+                    "export the store there, and import it here"
                 )
             raise damage(self.path, "is damaged")
         return position

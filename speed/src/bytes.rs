@@ -54,6 +54,11 @@ pub fn with_bytes<T>(object: &Bound<'_, PyAny>, then: impl FnOnce(&[u8]) -> Opti
     View::new(object).and_then(|view| then(view.bytes()))
 }
 
+/// A number that fits, or None. On a machine of 32 bits, fewer numbers are sizes than in Python.
+pub fn some<'py, T: for<'a> FromPyObject<'a, 'py>>(object: &Bound<'py, PyAny>) -> PyResult<Option<T>> {
+    Ok(object.extract().ok())
+}
+
 pub fn u16_at(data: &[u8], at: usize) -> Option<usize> {
     Some(u16::from_le_bytes(data.get(at..at.checked_add(2)?)?.try_into().ok()?) as usize)
 }

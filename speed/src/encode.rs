@@ -4,7 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
 
-use crate::bytes::{crc32, with_bytes};
+use crate::bytes::{crc32, some, with_bytes};
 use crate::structs::Struct;
 
 const VERSION: u8 = 2;
@@ -117,11 +117,6 @@ impl Common<'_> {
 /// A number that fits, of an int.
 fn unsigned(object: &Bound<'_, PyAny>) -> Option<u64> {
     object.cast_exact::<PyInt>().ok()?.extract().ok()
-}
-
-/// A number that fits, or None.
-fn some(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
-    Ok(object.extract().ok())
 }
 
 /// Checks and encodes writes of one small record.

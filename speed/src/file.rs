@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyWeakrefMethods, PyWeakrefReference};
 
-use crate::bytes::{crc32, u32_at};
+use crate::bytes::{crc32, some, u32_at};
 
 const BLOCK: usize = 4096;
 /// Bytes. A longer part is left to Python: there the calls cost nothing in comparison.
@@ -80,10 +80,11 @@ pub fn read_part<'py>(
     fd: i32,
     value: u64,
     table: &[u8],
-    size: usize,
-    start: usize,
-    length: usize,
+    #[pyo3(from_py_with = some)] size: Option<usize>,
+    #[pyo3(from_py_with = some)] start: Option<usize>,
+    #[pyo3(from_py_with = some)] length: Option<usize>,
 ) -> Option<Bound<'py, PyBytes>> {
+    let (size, start, length) = (size?, start?, length?);
     let content = Content { fd, value, table, size };
     let part = py.detach(|| content.part(start, length, |part| Some(part.to_vec())))?;
     Some(PyBytes::new(py, &part))

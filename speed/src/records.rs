@@ -5,7 +5,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyIterator, PyList, PyString, PyTuple, PyType};
 
-use crate::bytes::{crc32, u16_at, u32_at, u64_at, with_bytes};
+use crate::bytes::{crc32, some, u16_at, u32_at, u64_at, with_bytes};
 use crate::call::call;
 use crate::msgpack::Input;
 use crate::rows::Rows;
@@ -332,11 +332,12 @@ impl Records {
         partition: &Bound<'py, PyAny>,
         partitions: &Bound<'py, PyAny>,
         view: &Bound<'py, PyAny>,
-        at: usize,
+        #[pyo3(from_py_with = some)] at: Option<usize>,
         seed: u32,
         start: u64,
         incarnation: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(at) = at else { return Ok(None) };
         let place = Place { space, partition, partitions, incarnation };
         with_bytes(view, |view| self.decoded(py, &place, view, at, seed, start).transpose()).transpose()
     }

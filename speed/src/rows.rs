@@ -5,7 +5,7 @@ use std::ops::Range;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyTuple};
 
-use crate::bytes::View;
+use crate::bytes::{View, some};
 
 /// An iterator of (number, record) over records that follow each other in a block. `len` is how many are left.
 #[pyclass(module = "streamkit_speed")]
@@ -59,7 +59,13 @@ impl Rows {
 /// The records in `raw` from byte `at` on. The lengths, u32 of this machine, are those of the numbers from `number` on; 0:
 /// there is none. None if `raw` has not as many bytes.
 #[pyfunction]
-pub fn pack_rows(raw: &Bound<'_, PyAny>, lengths: &Bound<'_, PyAny>, number: u64, at: usize) -> Option<Rows> {
+pub fn pack_rows(
+    raw: &Bound<'_, PyAny>,
+    lengths: &Bound<'_, PyAny>,
+    number: u64,
+    #[pyo3(from_py_with = some)] at: Option<usize>,
+) -> Option<Rows> {
+    let at = at?;
     let raw = raw.cast::<PyBytes>().ok()?;
     // Nobody else has the slice of the lengths that is given.
     let lengths = View::any(lengths)?;

@@ -115,10 +115,8 @@ impl Directory {
     /// The file of a row while it is open.
     fn hold<'py>(&self, py: Python<'py>, file: &File) -> Option<(Held<'py>, Py<OpenRow>)> {
         let known = file.row.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|row| row.clone_ref(py));
-        if let Some(row) = known
-            && let Some(held) = row.get().hold(py)
-        {
-            return Some((held, row));
+        if let Some(found) = known.and_then(|row| Some((row.get().hold(py)?, row))) {
+            return Some(found);
         }
         let row = self.open_row.bind(py).call1((&file.key,)).ok()?.cast_into::<OpenRow>().ok()?;
         let held = row.get().hold(py)?;

@@ -445,7 +445,10 @@ def test_the_twin_decodes_what_is_usual_itself() -> None:
     for part in HOSTILE:
         assert twin.decode_block(part, 0) is None
         assert decoder.decode_at("sp", 0, 1, part, 0, SEED, 0, b"") is None
-    assert decoder.decode_at("sp", 0, 1, bytes(frame), 1 << 40, SEED, 0, b"") is None
+    for far in (1 << 40, 1 << 70):
+        assert decoder.decode_at("sp", 0, 1, bytes(frame), far, SEED, 0, b"") is None
+        assert twin.pack_rows(b"record", array("I", [6]), 1, far) is None
+        assert twin.read_part(0, 0, b"", far, far, 1) is None
     assert decoder.decode_at("sp", 0, 1, bytearray(frame), 0, SEED, 0, b"") is None, "somebody may change it"
 
 

@@ -189,8 +189,16 @@ def test_the_twin_has_wheels_for_linux_on_two_processors_and_for_macos_and_each_
         "${{ !endsWith(matrix.target, '-musl') }}",
         "${{ endsWith(matrix.target, '-musl') }}",
     ]
-    source = [step.get("run") for step in workflow["jobs"]["source"]["steps"]]
-    assert 'make speed-source TAG="$GITHUB_REF_NAME"' in source
+
+
+def test_the_source_of_the_twin_is_released_if_the_oldest_rust_that_it_names_builds_it() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "speed.yml").read_text())
+    oldest, check, source = [step for step in workflow["jobs"]["source"]["steps"] if "run" in step]
+    version = tomllib.loads((ROOT / "speed" / "Cargo.toml").read_text())["package"]["rust-version"]
+    assert (oldest["run"], oldest["env"]) == ("make speed-wheel", {"RUSTUP_TOOLCHAIN": version})
+    assert check["run"] == "make speed-check"
+    assert source["run"] == 'make speed-source TAG="$GITHUB_REF_NAME"'
+    assert f"Rust {version} or newer" in (ROOT / "docs" / "speed.md").read_text()
 
 
 @pytest.mark.parametrize(

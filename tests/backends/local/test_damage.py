@@ -14,7 +14,7 @@ import pytest
 from fix_local import Append, Delete, LocalStore, P, Put, flip, in_child, write
 
 from streamkit.backend import Conflict, Range
-from streamkit.errors import CorruptData
+from streamkit.errors import CorruptData, UnsupportedVersion
 from streamkit_local import log
 from streamkit_local.head import seal, unseal
 from streamkit_local.reading import Reader
@@ -305,6 +305,21 @@ def test_a_flipped_bit_in_a_head_is_found_or_harmless(local: LocalStore) -> None
     rows = fill(local, 3)
     found = sweep(local, local.head(), [*range(24 + len(P)), *range(512, 576)], rows)
     assert found >= {*range(18), *range(20, 24 + len(P)), *range(512, 528)}
+
+
+def test_a_head_of_a_machine_with_another_byte_order_is_refused_and_is_no_damage(local: LocalStore) -> None:
+    rows = fill(local, 3)
+    head, before = local.head(), local.head().read_bytes()
+    words = before[512 : 512 + 72]
+    swapped = b"".join(words[at : at + 8][::-1] for at in range(0, len(words), 8))
+    head.write_bytes(before[:512] + swapped + before[584:])
+    with pytest.raises(UnsupportedVersion, match="another byte order: export the store there"):
+        local.rows_anew()
+    head.write_bytes(before[:512] + swapped[:8] + before[520:])
+    with pytest.raises(CorruptData, match="head is damaged"):
+        local.rows_anew()
+    head.write_bytes(before)
+    assert local.rows_anew() == rows
 
 
 @pytest.mark.parametrize("size", [8, 24, 3584])
