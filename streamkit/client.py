@@ -272,7 +272,7 @@ class Client:
             raise StoreClosed("the client is closed; connect again")
 
     def close(self) -> None:
-        """Close the client and its stores. Again is fine."""
+        """Close the client and its stores. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return

@@ -216,10 +216,10 @@ class Store:
     def outcome(self, transaction_id: UUID | str) -> Literal["committed", "absent", "unknown"]:
         """Look up a transaction that ended with OutcomeUnknown: "committed", "absent" or "unknown".
 
-        "committed" and "absent" are final. For "absent", another transaction has the only place in the log that it
-        could have got; if necessary, an empty transaction is written there. "unknown" if the storage still cannot be
-        reached, or the place cannot be filled. An id that belongs to no transaction of this store is "absent", and
-        nothing is written for it. CorruptData if the log is damaged at that place.
+        "committed" and "absent" are final. "absent": another transaction has the only place in the log that the lost
+        one could get. If the place is free, an empty transaction is written there first. "unknown": the storage cannot
+        be reached yet, or the place cannot be filled. An id that belongs to no transaction of this store is "absent",
+        and nothing is written for it. CorruptData if the log is damaged at that place.
         """
         check_type(transaction_id, (UUID, str), "a transaction id is a UUID or its text")
         self._handle.check_open()
@@ -261,8 +261,8 @@ class Store:
         """Return the statuses of the first write with the key, by segment, like `Transaction.statuses`; None if there
         was none.
 
-        A key is remembered as long as for repeated writes. Each partition remembers its own keys: with `segment` only
-        the segment's partition is asked, otherwise all are.
+        A key is remembered for as long as `produce` remembers it. Each partition remembers its own keys: with `segment`
+        only the segment's partition is asked, otherwise all are.
         """
         check_name(space, "space")
         check_type(idempotency_key, str, "an idempotency key is str")
@@ -331,7 +331,8 @@ class Store:
 
         With `reverse` the newest comes first, down to `offset`, and `limit` counts from the last one. Several
         partitions are merged by timestamp. InvalidOffset for an offset that is damaged or belongs to another space.
-        `gaps`: as in `consume_segment`; entries are missing after an offset below the floor of the space.
+        `gaps`: as in `consume_segment`, for entries after `offset` that the space has lost to a trim or to its
+        retention.
         """
         check_name(space, "space")
         after = None if offset is None else Offset.decode(offset, space)
@@ -523,11 +524,11 @@ class Store:
     def size(self, space: str | None = None) -> StoreSize:
         """Measure one space or all: entries, segments, bytes of payload, and stored bytes by tier.
 
-        From statuses of segments, heads and the table of the archive: no entry is read. Erased entries count until
-        they are trimmed. Transactions that the log holds twice, because they were just packed, count once.
+        It looks at statuses of segments, at heads and at the archive's table, and reads no entry. Erased entries count
+        until they are trimmed. Transactions that the log holds twice, because they were just packed, count once.
         Internal spaces hold the state of groups, queues, views and routes. Only their stored bytes count, in a tier of
-        their own. `StoreSize.damaged` names the spaces of a store that cannot be read: they do not count.
-        CorruptData if `space` itself cannot be read.
+        their own. `StoreSize.damaged` names the spaces of a store that cannot be read: they do not count. CorruptData
+        if `space` itself cannot be read.
         """
         from .removing.report import total_of
 
@@ -861,8 +862,8 @@ class Store:
 
         Index and packs are brought up to the log and merged, files of stopped processes are removed, and transactions
         that were packed or archived for longer than the space's grace are removed from the log. If spaces are damaged,
-        the others are maintained first. Then CorruptData names the damaged ones. The same holds for spaces with an
-        erasure to complete that another archive or erase run holds: LeaseNotAcquired names them.
+        the others are maintained first. Then CorruptData names the damaged ones. If another process archives a space or
+        erases from it, an erasure that is to be completed there stays, and LeaseNotAcquired names the space.
         """
         damaged: dict[str, StreamkitError] = {}
         busy: list[str] = []

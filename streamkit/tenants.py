@@ -64,7 +64,8 @@ class Tenants:
         quota_bytes: int | None = None,
         store: UUID | None = None,
     ) -> Tenant:
-        """Add a tenant. Its store is a new one, or the existing one with the UUID `store`. ValueError if it exists."""
+        """Add a tenant. Its store is a new one, or the existing one with the UUID `store`. ValueError if the name is
+        taken."""
         check_name(name, "segment")
         tenant = _checked(Tenant(name, uuid4() if store is None else store, dict(metadata or {}), quota_bytes))
         version = self._store.segment_status(self._space, name).last_sequence
@@ -104,7 +105,7 @@ class Tenants:
                 return changed
 
     def remove(self, name: str, *, delete_store: bool = False) -> None:
-        """Remove a tenant from the registry, and with `delete_store` first its store. A missing one is fine."""
+        """Remove a tenant from the registry. `delete_store`: delete its store first. A missing tenant is no error."""
         found = self.find(name)
         if found is None:
             return
@@ -126,8 +127,8 @@ class Tenants:
     def check(self, name: str) -> TenantUsage:
         """Measure one tenant. SpaceFull if its quota is used up.
 
-        A quota is no part of a commit: ask before large writes, or on a schedule. `Retention(when_full="reject")` is
-        exact, for one space.
+        A commit does not look at the quota: call this before large writes, or on a schedule.
+        `Retention(when_full="reject")` is exact, for one space.
         """
         found = self.usage(name)
         if found.over:

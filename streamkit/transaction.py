@@ -164,7 +164,7 @@ class Transaction:
         return self._draft.replayed
 
     def produce(self, segment: str, records: Iterable[Record], *, expected_sequence: int | None = None) -> None:
-        """Add records. Invalid records are refused here; a wrong place for them is refused at the commit."""
+        """Add records. Invalid records are refused here, and a wrong expected sequence at the commit."""
         self._draft.add(segment, records, expected_sequence)
 
     def __enter__(self) -> Transaction:

@@ -103,12 +103,12 @@ class Repository(Generic[A]):
     # -- loading ------------------------------------------------------------------------------------------------
 
     def load(self, id: str, *, at: int | datetime | None = None, must_exist: bool = False) -> A:
-        """The aggregate as it is now, or as it was `at` a version or a moment; version 0 if it does not exist (yet),
-        or with `must_exist` AggregateNotFound.
+        """Load the aggregate as it is now, or as it was `at` a version or a moment.
 
-        Erased events are skipped, and count for the version; after a deletion the aggregate starts again. CorruptData
-        for an event that the class does not know; UnsupportedVersion for a later version of one; EntriesRemoved if
-        events were trimmed or have expired, and no snapshot includes them.
+        An aggregate that does not exist has the version 0; with `must_exist` it is an AggregateNotFound. Erased events
+        are skipped, and count for the version; after a deletion the aggregate starts again. CorruptData for an event
+        that the class does not know; UnsupportedVersion for a later version of one; EntriesRemoved if events were
+        trimmed or have expired, and no snapshot includes them.
         """
         check_name(id, "segment")
         check_type(must_exist, bool, "must_exist is a bool")
@@ -210,8 +210,7 @@ class Repository(Generic[A]):
             yield self.event(entry)
 
     def event(self, entry: Entry) -> tuple[str, dict[str, Any]]:
-        """Return (name, arguments) of an entry of the space: of their types, and of the present version. For
-        projections.
+        """Return (name, arguments) of an entry of the space, typed and in the present version, for projections.
 
         CorruptData for an event that the class does not know; UnsupportedVersion for a later version of one.
         """
@@ -328,11 +327,12 @@ class Repository(Generic[A]):
         idempotency_key: str | None = None,
         metadata: dict[str, str] | None = None,
     ) -> R:
-        """Load, call `command(aggregate)`, save; its result. Again from the beginning if someone was faster.
+        """Load the aggregate, call `command(aggregate)`, save, and return the command's result.
 
-        Between attempts it waits for a moment. After `retries` such defeats SequenceMismatch is raised. If `command`
-        raises, nothing is written. A command with an `idempotency_key` that this aggregate has executed before is not
-        executed again: it returns None. `perform` also returns the offset, and on such a replay the first answer.
+        If another process saves first, it waits for a moment and begins again, at most `retries` times; then it raises
+        SequenceMismatch. If `command` raises, nothing is written. A command with an `idempotency_key` that this
+        aggregate has executed before is not executed again: it returns None. `perform` also returns the offset, and on
+        such a replay the first answer.
         """
         result: R = self._execute(id, command, retries, idempotency_key, metadata)[0]  # type: ignore[assignment]
         return result
@@ -348,7 +348,8 @@ class Repository(Generic[A]):
     ) -> Executed[R]:
         """Execute a command as `execute` does; returns its result with the offset, the version and the events.
 
-        If it was executed before with this `idempotency_key`, it returns the status, the offset and the events of then.
+        If it was executed before with this `idempotency_key`, it returns the status, the offset and the events of the
+        first execution.
         """
         result, status, replayed = self._execute(id, command, retries, idempotency_key, metadata)
         if status is None:

@@ -447,7 +447,7 @@ class Consumer:
         return key in self._acked or key in self._acked_before
 
     def nack(self, delivery: Delivery, delay: float | None = None, *, error: BaseException | str | None = None) -> bool:
-        """Give an entry up: it could not be handled. True if it is a dead letter now: this was its last attempt.
+        """Report that an entry could not be handled. True if it is a dead letter now, after its last attempt.
 
         Otherwise it is ready again after `delay` seconds. None: after attempt n, retry_delay × 2 ** (n - 1) seconds, at
         most an hour (or retry_delay, if that is more). In key_shared, later entries of the same key that this consumer
@@ -479,7 +479,7 @@ class Consumer:
         self._settled(delivery, [])
 
     def release(self, delivery: Delivery) -> None:
-        """Give it back untouched, for others, at once; the attempt does not count. DeliveryLost as for `ack`."""
+        """Give the entry back at once, for other consumers. The attempt does not count. DeliveryLost as for `ack`."""
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[int]]:
             lost = behind(state, delivery.ticket) if state.keyed else []
@@ -489,8 +489,7 @@ class Consumer:
         self._settled(delivery, self._core.settle(delivery, decide))
 
     def extend(self, delivery: Delivery, seconds: float) -> Delivery:
-        """Set the deadline to `seconds` from now, and return the delivery with it. The earlier object may be used as
-        well.
+        """Set the deadline to `seconds` from now, and return the delivery with it. The earlier object stays valid.
 
         DeliveryLost as for `ack`.
         """
@@ -522,7 +521,7 @@ class Consumer:
             self._held.pop((delivery.lane, ticket, delivery.lot), None)
 
     def is_held(self, delivery: Delivery) -> bool:
-        """True if nothing was said about it yet, and it was not taken back with another one of its key."""
+        """True if the delivery was not settled yet, and not taken back with another entry of its key."""
         check_type(delivery, Delivery, "delivery is a Delivery, from receive()")
         return _key(delivery) in self._held
 

@@ -89,8 +89,8 @@ class Queue:
         """Add a job; returns when it is durable.
 
         `delay`: seconds until it may be delivered. `priority` (-100 to 100): higher ones are delivered first. `key`:
-        keys are served in turn, so that one with many jobs does not hold up the others. `idempotency_key`: the same
-        job again is not added again. Errors as `store.produce`.
+        keys are served in turn, so that one with many jobs does not hold up the others. `idempotency_key`: a second
+        call with the same key and job adds nothing. Errors as `store.produce`.
         """
         return self.put_many(
             [payload], metadata=metadata, key=key, delay=delay, priority=priority, idempotency_key=idempotency_key

@@ -212,7 +212,7 @@ class ProgramOverStores:
             ]
 
     def stop(self) -> None:
-        """End `run`; if none is under way, the next one at once."""
+        """End `run`. If none is under way, the next one ends at once."""
         self._stop.set()
         self._rouse()
         with self._changed:

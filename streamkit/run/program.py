@@ -127,7 +127,7 @@ class Program:
                 self._told = False
 
     def stop(self) -> None:
-        """End `run`; if none is under way, the next one at once."""
+        """End `run`. If none is under way, the next one ends at once."""
         self._told = True
         if self._stop is not None:
             self._stop.set()

@@ -141,10 +141,10 @@ class OpenView:
     # -- building -----------------------------------------------------------------------------------------------
 
     def catch_up(self, *, progress: Callable[[int], None] | None = None) -> ViewStatus:
-        """Apply all that is committed by now, and tell where it is then.
+        """Apply all entries that are committed by now, and return the view's status.
 
-        If another process or thread builds the view this waits until that has come as far. If `apply` raises, the view
-        pauses there and this returns: see `status().error`. `progress(entries)` is called after each batch.
+        If another process or thread builds the view, the call waits until that one has applied them. If `apply` raises,
+        the view pauses there and this returns: see `status().error`. `progress(entries)` is called after each batch.
         """
         ends: dict[str, Offset] | None = None
         pause = _PAUSE
@@ -342,7 +342,7 @@ class OpenView:
         """Keep the view up to date until `stop` is set, the view or its store is closed, or `seconds` are over.
 
         Several processes may run it: one builds, and another continues if it stops. With `publish=True` it publishes
-        from time to time, and when it ends. During a pause it waits: `resume()` may be called from anywhere.
+        from time to time, and when it ends. It waits while the view is paused. `resume()` may be called from anywhere.
         """
         check_stop(stop)
         stop = stop or Stop(self._store)
@@ -370,8 +370,9 @@ class OpenView:
         """Return when all entries before `offset` of one of the spaces are applied; build the view if no other process
         does.
 
-        `offset` is a `space_offset`: that of a status reads one's own write. TimeoutError after `timeout` seconds;
-        PermanentError if the view is paused before it; InvalidOffset for one of another space, or beyond the log.
+        `offset` is a `space_offset`. With that of a write's status the view contains the write. TimeoutError after
+        `timeout` seconds; PermanentError if the view is paused before it; InvalidOffset for one of another space, or
+        beyond the log.
         """
         check_seconds("timeout", timeout, endless=True)
         wanted = decode_offset(offset, self.spaces)
@@ -415,7 +416,7 @@ class OpenView:
                 act(self._writer(path))
 
     def rebuild(self, *, progress: Callable[[int], None] | None = None) -> ViewStatus:
-        """Rebuild the view from the log, beside the present database, and then replace that. Readers continue
+        """Build the view again from the log in a new database, which then replaces the present one. Readers continue
         meanwhile."""
         pause = _PAUSE
         while self._round(lambda: False, progress, anew=True) == "busy":
@@ -464,7 +465,8 @@ class OpenView:
         return Snapshots(self._store, self.name, self._files.key)
 
     def publish(self) -> Published:
-        """Put the database as it is where the archive is kept: a process that has none yet begins from it.
+        """Copy the present database to the place of the archive. A process that has no database yet begins with the
+        copy.
 
         PermanentError where the store has no such place; MissingDependency without the extra `archive` in the cloud.
         """
@@ -545,9 +547,9 @@ class OpenView:
     def db(self) -> sqlite3.Connection:
         """A read-only connection to the present database, for the calling thread. Each statement sees one state of it.
 
-        Ask for it again for later ones: after a rebuild it is another database. Nothing is built by asking, but where
-        there is nothing yet the tables are made. If another process makes them, perhaps from a published view, this
-        waits for it, and raises Unavailable after a minute.
+        Get it again for later statements, because a rebuild replaces the database. Nothing is built here, but missing
+        tables are made. If another process makes them, perhaps from a published view, the call waits for it, and raises
+        Unavailable after a minute.
         """
         if self._closed or self._pid != os.getpid():
             self._check_open()
