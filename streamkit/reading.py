@@ -22,6 +22,8 @@ from .space import segments_of
 
 __all__ = ["Reader", "bounds_of"]
 
+_LAST = (1 << 63) - 1
+"""No sequence is greater."""
 _LATEST = (1 << 53) - 1
 """Milliseconds since the epoch. No clock goes above it, and other formats cannot hold more."""
 
@@ -47,8 +49,9 @@ def bounds_of(
         check_type(value, int, f"{name} is an int", optional=True)
         if value is not None and value < 0:
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
+    first, last = min(min_sequence or 0, _LAST), min(max_sequence or 0, _LAST)
     low, high = min(min_timestamp or 0, _LATEST), min(max_timestamp or 0, _LATEST)
-    return Bounds(min_sequence or 0, max_sequence or 0, low, high, check_gaps(gaps))
+    return Bounds(first, last, low, high, check_gaps(gaps))
 
 
 class Reader:

@@ -1,5 +1,6 @@
 //! A block of a run of the index: see streamkit/index/run_format.py.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
@@ -11,6 +12,8 @@ use crate::zstd;
 const HEAD: usize = 16;
 const ZSTD: u8 = 1;
 const WIDE: u8 = 2;
+const SPARES: usize = 8;
+const SPARE_BYTES: usize = 16 << 10;
 
 /// Sorted rows. Keys and values are cut out of its bytes when they are asked for.
 #[pyclass(module = "streamkit_speed", frozen)]
@@ -20,6 +23,35 @@ pub struct Block {
     starts: Vec<u32>,
     rows: usize,
     used: AtomicBool,
+}
+
+thread_local! {
+    /// Buffers of blocks that are gone. While segments are read here and there, each block takes the place of another.
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer for so many bytes, and little more.
+fn buffer(bytes: usize) -> Vec<u8> {
+    let fits = |spare: &Vec<u8>| (bytes..=bytes + bytes / 4).contains(&spare.capacity());
+    let found = SPARE.with(|spare| {
+        let mut spare = spare.borrow_mut();
+        spare.iter().position(fits).map(|at| spare.swap_remove(at))
+    });
+    found.unwrap_or_else(|| Vec::with_capacity(bytes + bytes / 8))
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let mut data = std::mem::take(&mut self.data);
+        data.clear();
+        // An error: the thread ends.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARES && data.capacity() <= SPARE_BYTES {
+                spare.push(data);
+            }
+        });
+    }
 }
 
 impl Block {
@@ -119,7 +151,13 @@ pub fn decode(data: &[u8], start: u32) -> Option<Block> {
         return None;
     }
     let (flags, rows, raw) = (data[4], u32_at(data, 8)? as usize, u32_at(data, 12)? as usize);
-    let body = if flags & ZSTD != 0 { zstd::content_of(&data[HEAD..], raw)? } else { data[HEAD..].to_vec() };
+    let body = if flags & ZSTD != 0 {
+        zstd::content_of(&data[HEAD..], raw, buffer)?
+    } else {
+        let mut body = buffer(data.len() - HEAD);
+        body.extend_from_slice(&data[HEAD..]);
+        body
+    };
     let width = if flags & WIDE != 0 { 4 } else { 2 };
     let table = rows.checked_mul(2 * width)?;
     if rows == 0 || body.len() != raw || table > raw {

@@ -1,13 +1,29 @@
 //! The blocks and tails of runs that were used lately: see streamkit/index/block_cache.py.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// (number of a partition, id of a file, number of a block; -1: the tail).
-pub type Key = (u32, [u8; 16], i64);
+use crate::section::{AsItIs, SPREAD};
+
+/// A block of a file, or its tail: number -1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    pub partition: u32,
+    pub id: [u8; 16],
+    pub number: i64,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Ids are drawn by chance.
+        let id = u128::from_ne_bytes(self.id) as u64;
+        state.write_u64((id ^ self.number as u64 ^ u64::from(self.partition) << 32).wrapping_mul(SPREAD));
+    }
+}
 
 struct Slot {
     item: Py<PyAny>,
@@ -18,7 +34,7 @@ struct Slot {
 #[derive(Default)]
 struct Kept {
     partitions: HashMap<Vec<u8>, u32>,
-    slots: HashMap<Key, Slot>,
+    slots: HashMap<Key, Slot, BuildHasherDefault<AsItIs>>,
     /// Every key of `slots`, the oldest first.
     order: VecDeque<Key>,
     bytes: usize,
@@ -90,7 +106,7 @@ impl Recent {
 
     /// None for a file without an id of the usual length: nothing of it is kept.
     fn key(&self, (partition, id, number): (&[u8], &[u8], i64)) -> Option<Key> {
-        Some((self.partition(partition), id.try_into().ok()?, number))
+        Some(Key { partition: self.partition(partition), id: id.try_into().ok()?, number })
     }
 }
 

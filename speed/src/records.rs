@@ -193,7 +193,7 @@ impl Records {
         }
         let grown;
         let content = if frame.flags & ZSTD != 0 {
-            let Some(content) = zstd::content_of(frame.body, frame.raw) else { return Ok(None) };
+            let Some(content) = zstd::content_of(frame.body, frame.raw, Vec::with_capacity) else { return Ok(None) };
             grown = content;
             &grown[..]
         } else {

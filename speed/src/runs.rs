@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::block::{self, Block};
 use crate::bytes::crc32;
-use crate::cache::Recent;
+use crate::cache::{Key, Recent};
 use crate::file::{Content, Held, OpenRow};
 use crate::records::Reader;
 use crate::section::{hash_of_subject, mask_of};
@@ -108,8 +108,13 @@ impl Directory {
     }
 
     fn tail<'py>(&self, py: Python<'py>, file: &File) -> Option<Bound<'py, Firsts>> {
-        let found = self.tails.get().find(py, &(self.partitions.1, file.id, -1))?;
+        let found = self.tails.get().find(py, &Key { partition: self.partitions.1, id: file.id, number: -1 })?;
         found.getattr(intern!(py, "_twin")).ok()?.cast_into().ok()
+    }
+
+    /// The key of a block.
+    fn key(&self, file: &File, number: usize) -> Key {
+        Key { partition: self.partitions.0, id: file.id, number: number as i64 }
     }
 
     /// The file of a row while it is open.
@@ -134,7 +139,7 @@ impl Directory {
         for span in spans {
             let mut open = false;
             for number in span.first..span.stop {
-                let found = cache.find(py, &(self.partitions.0, span.file.id, number as i64));
+                let found = cache.find(py, &self.key(span.file, number));
                 if found.is_none() {
                     if !open {
                         held.push(self.hold(py, span.file)?);
@@ -164,7 +169,7 @@ impl Directory {
             for ((at, _, span, number), block) in absent.into_iter().zip(read) {
                 let size = block.bytes();
                 let block = Bound::new(py, block).ok()?;
-                cache.keep((self.partitions.0, span.file.id, number as i64), block.clone().into_any().unbind(), size);
+                cache.keep(self.key(span.file, number), block.clone().into_any().unbind(), size);
                 blocks[at] = Some(block);
             }
         }
@@ -224,18 +229,8 @@ impl Directory {
         let subject = self.subject(&text, first);
         let Some((blocks, newest)) = self.blocks_of(py, &subject) else { return Ok(None) };
         let blocks: Vec<&Block> = blocks.iter().map(|block| block.get()).collect();
-        segment::entries_of(
-            py,
-            reader.get(),
-            segment,
-            &blocks,
-            newest,
-            (&subject.start, &subject.end),
-            (first, last),
-            entries,
-            most,
-        )
-        .map(Some)
+        let (range, bounds) = ((&subject.start[..], &subject.end[..]), (first, last));
+        segment::entries_of(py, reader.get(), segment, &blocks, newest, range, bounds, entries, most).map(Some)
     }
 
     /// The last entry of the row that `Runs.last` finds, if it has at most `most` bytes. None if Python has to find it.

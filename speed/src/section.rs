@@ -12,7 +12,7 @@ use crate::bytes::{crc32, with_bytes};
 const WIDE: u8 = 2;
 const BITS: usize = 12;
 const MIX: u32 = 0x9E37_79B1;
-const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+pub const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Bytes at the end of a data row's key: the separator and the sequence.
 const SEQUENCE: usize = 9;
 
@@ -55,7 +55,7 @@ fn all_bytes<'a>(objects: &'a [Bound<'_, PyAny>]) -> Option<Vec<&'a [u8]>> {
 
 /// Hashes are spread already.
 #[derive(Default)]
-struct AsItIs(u64);
+pub struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {
@@ -63,6 +63,10 @@ impl Hasher for AsItIs {
     }
 
     fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 
     fn write_u32(&mut self, hash: u32) {
         // The table takes bits of both ends.

@@ -55,12 +55,14 @@ fn decompress_into<C: WriteBuf + ?Sized>(content: &mut C, data: &[u8]) -> Option
 }
 
 /// The content of the frame that `data` begins with, if the frame says that it holds exactly `raw` bytes.
-pub fn content_of(data: &[u8], raw: usize) -> Option<Vec<u8>> {
+///
+/// `buffer` makes an empty vector with room for so many.
+pub fn content_of(data: &[u8], raw: usize, buffer: impl FnOnce(usize) -> Vec<u8>) -> Option<Vec<u8>> {
     let (data, says) = frame(data, raw)?;
     if says != raw {
         return None;
     }
-    let mut content = Vec::with_capacity(raw);
+    let mut content = buffer(raw);
     (decompress_into(&mut content, data)? == raw).then_some(content)
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 
 from ..model import Entry
 
@@ -20,7 +21,7 @@ class Latest:
     def __init__(self, partitions: int) -> None:
         """The cache of one partition of a space that has `partitions`."""
         self._lock = threading.RLock()
-        self._entries: dict[str, Entry] = {}
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._bytes = 0
         self._most = _BYTES // partitions
         self._index: object = None
@@ -39,7 +40,7 @@ class Latest:
     def clear(self) -> None:
         with self._lock:
             self.drops += 1
-            self._entries = {}
+            self._entries = OrderedDict()
             self._bytes = 0
 
     def drop(self, segment: str) -> None:
@@ -63,8 +64,8 @@ class Latest:
                 del entries[entry.segment]
                 self._bytes -= _size(old)
             while entries and self._bytes + size > self._most:
-                oldest = next(iter(entries))
-                self._bytes -= _size(entries.pop(oldest))
+                oldest, gone = entries.popitem(last=False)
+                self._bytes -= _size(gone)
                 self._sure.discard(oldest)
             if not entries:
                 self._bytes = 0
@@ -78,5 +79,7 @@ class Latest:
 
 
 def _size(entry: Entry) -> int:
-    metadata = entry.metadata
-    return _ENTRY + len(entry.payload) + sum(200 + 4 * (len(name) + len(metadata[name])) for name in metadata)
+    metadata, size = entry.metadata, _ENTRY + len(entry.payload)
+    if not metadata:
+        return size
+    return size + sum(200 + 4 * (len(name) + len(metadata[name])) for name in metadata)

@@ -443,6 +443,11 @@ class Partition:
             self.lost = True
             raise
 
+    def is_current(self) -> bool:
+        """True if a look that takes no lock shows that nothing was committed since the last refresh. A reader refreshes
+        if it is False: then nobody knows, as on a remote service."""
+        return self._refresher.is_current()
+
     def poll(self) -> bool:
         """Take the next transaction, if it exists: one request. Only `refresh` takes all transactions."""
         return self._refresher.poll()

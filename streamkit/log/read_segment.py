@@ -59,7 +59,8 @@ def segment_batches(
     """One segment's entries, by sequence. For `since` see Partition.refresh."""
     if bounds.empty:
         return
-    partition.refresh((segment,), since, load=True)
+    if not partition.is_current():
+        partition.refresh((segment,), since, load=True)
     if reverse:
         yield from partition.walk(_Backwards(segment, bounds))
         return
@@ -361,12 +362,12 @@ def _load_backwards(view: LogView, segment: str, pieces: Sequence[Piece]) -> Ite
 
 def last_entry(partition: Partition, segment: str, since: int | None = None) -> Entry | None:
     """The latest entry of a segment, or None. For `since` see Partition.refresh."""
-    partition.refresh((), since)
+    if not partition.is_current():
+        partition.refresh((), since)
     row = partition.cached.get(segment)
     if row is None:
         entry = _last_of_whole(partition, segment)
         if entry is not None:
-            partition.counters["cache_hits"] += 1
             return entry
     elif (
         partition.retention is None
@@ -381,15 +382,24 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
 
 
 def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
-    """The entry that is kept of a segment, if it is the last one by index and tail: nothing was ever removed."""
+    """The last entry of a segment by index and tail, from the cache or by the compiled codec, if nothing was ever
+    removed."""
+    latest = partition.latest
+    drops = latest.drops
     # In this order. The index takes over the beginning of a tail before that is dropped; and of two entries the later
     # one is kept.
-    tail = partition.tail.pieces.get(segment)
-    if not partition.latest.is_last_of(segment, partition.index):
-        return None
-    entry = partition.latest.get(segment)
-    if entry is None or (tail is not None and tail[-1].last_sequence != entry.sequence) or not partition.is_whole:
-        return None
+    tail, index = partition.tail.pieces.get(segment), partition.index
+    if latest.is_last_of(segment, index):
+        entry = latest.get(segment)
+        if entry is None or (tail is not None and tail[-1].last_sequence != entry.sequence) or not partition.is_whole:
+            return None
+        partition.counters["cache_hits"] += 1
+    else:
+        # The newest data row tells as much as the status.
+        entry = index.last_entry(partition.reader, segment, _ONE_ROW) if tail is None and partition.is_whole else None
+        if entry is not None:
+            partition.counters["cache_misses"] += 1
+            latest.keep(entry, drops, index)
     return entry
 
 
@@ -429,11 +439,6 @@ def _newest_entry(view: LogView, segment: str) -> Entry | None:
     if tail:
         piece = tail[-1]
     else:
-        entry: Entry | None = None
-        if view.tail.watermark:
-            entry = view.index.last_entry(view.log.reader, segment, _ONE_ROW)
-            if entry is not None:
-                return entry
         start, end = data_range(segment, 1)
         value = view.index.last(segment, start, end) if view.tail.watermark else None
         if value is None or len(value) > _ONE_ROW:

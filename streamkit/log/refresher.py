@@ -67,6 +67,8 @@ class Refresher:
         """`number` and `tail.bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
         """A thread is refreshing, or was stopped while it refreshed."""
+        self._reached = -1
+        """`number` after the last refresh, where a look is no request."""
 
     def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
         """See `Partition.refresh`."""
@@ -83,11 +85,24 @@ class Refresher:
                     ticket = self._begin()
                     self._read_log(segments, load)
                     self._loaded = True
+                    self._reached = -1 if self._partition.remote else self._partition.number
                     self.looks.completed = ticket
                 self._looking = False
         finally:
             self._notify(known)
         return self._partition.number
+
+    def is_current(self) -> bool:
+        """See `Partition.is_current`."""
+        partition = self._partition
+        return (
+            partition.number == self._reached
+            and not self._refreshing._is_owned()  # type: ignore[attr-defined]
+            and not self._holds_lock()
+            # `looked` stays as it is, so that a refresh comes before it is too old.
+            and partition.freshness.holds(partition.looked, partition.grace / 2)
+            and not self._is_gap()
+        )
 
     def _notify(self, known: int | None) -> None:
         """Wake the waiting threads once, if transactions were applied after `known`. The caller holds no lock.
