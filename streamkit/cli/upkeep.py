@@ -57,7 +57,7 @@ def verify(
         print_line(record_line({"ok": report.ok, "findings": findings, **counts}))
     elif report.ok:
         checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        print_line(f"whole: {checked}")
+        print_line(f"no damage: {checked}")
     if not report.ok:
         print_note(f"CorruptData: {findings} findings")
         for name in sorted({finding.space for finding in report.findings if finding.space >= " "}):

@@ -442,7 +442,7 @@ def test_a_store_that_does_not_exist_is_refused(cli: CommandLine, command: str) 
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith(f"PermanentError: there is no store {cli.store} at file://")
     cli("create", "orders")
-    assert cli("verify").out == "whole: 0 transactions, 0 entries, 0 segments\n"
+    assert cli("verify").out == "no damage: 0 transactions, 0 entries, 0 segments\n"
     assert cli("repair") == Result(0, "the index was rebuilt: 0 rows were written or removed\n", "")
     assert cli("maintain") == Result(0, "", "")
 
@@ -476,7 +476,7 @@ def test_a_whole_store_verifies_and_its_index_is_built_anew(cli: CommandLine) ->
     cli("produce", "orders", "--segment-key", "order", "--batch", "4", stdin=ORDERS)
     whole = {"ok": True, "findings": 0, "transactions": 3, "entries": 10, "segments": 3}
     assert cli("verify", "--json").lines == [whole]
-    assert cli("verify", "orders").out == "whole: 3 transactions, 10 entries, 3 segments\n"
+    assert cli("verify", "orders").out == "no damage: 3 transactions, 10 entries, 3 segments\n"
     before = cli("consume", "orders", "--json").out
     assert cli("maintain") == Result(0, "", "")
     assert cli("repair", "--json").code == 0
