@@ -175,15 +175,15 @@ def _conflicts(found: Probe) -> Iterator[Finding]:
     if counts.conflicts >= _FEW and counts.conflicts * 5 > tried:
         yield Finding(
             "conflicts",
-            f"{counts.conflicts:,} of {tried:,} commits of this process met another writer's and were made again. "
-            "Many processes write to one partition: create the space with more partitions, or put more records into a "
-            "commit",
+            f"{counts.conflicts:,} of {tried:,} commits of this process lost against another writer and were "
+            "repeated. Many processes write to one partition: create the space with more partitions, or put more "
+            "records into a commit",
         )
     if counts.taken_over >= 3:
         yield Finding(
             "conflicts",
-            f"{counts.taken_over:,} times a process that was to write for others did not. Processes are frozen or "
-            "stopped in the middle of a commit: close stores before a process ends",
+            f"{counts.taken_over:,} times a process did not write the requests of others that it had to write. "
+            "Processes are frozen or stopped in the middle of a commit: close stores before a process ends",
         )
 
 
@@ -214,8 +214,8 @@ def _index(found: Probe) -> Iterator[Finding]:
             yield Finding(
                 "index",
                 f"{space.unindexed:,} transactions are not in the index, and upkeep is due after {found.upkeep:,}. "
-                "Each process that opens the space reads them all. Its writers end before upkeep: run `streamkit "
-                "maintain`",
+                "Each process that opens the space reads them all. Writers end before they do the upkeep: run "
+                "`streamkit maintain`",
                 space.space,
             )
         if space.runs > 2 * found.most_runs:
@@ -241,8 +241,8 @@ def _cache(found: Probe) -> Iterator[Finding]:
 def _clock(found: Probe) -> Iterator[Finding]:
     if found.service_now is not None and abs(behind := found.service_now - found.now) > 5000:
         side = "behind" if behind > 0 else "ahead of"
-        text = f"this machine's clock is {abs(behind) / 1000:,.0f} s {side} the service's. Set it by NTP: see retention"
-        yield Finding("clock", f"{text} by age and `min_age`, which go by it")
+        text = f"this machine's clock is {abs(behind) / 1000:,.0f} s {side} the service's. Set it by NTP,"
+        yield Finding("clock", f"{text} because retention by age and `min_age` use it")
     for space in found.spaces:
         if space.newest - found.now > 5000:
             yield Finding(

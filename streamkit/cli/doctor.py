@@ -38,7 +38,8 @@ def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: 
         place = f"space {finding.space!r}: " if finding.space else ""
         print_line(f"{finding.subject}: {place}{finding.text}")
     unindexed = max((space.unindexed for space in spaces), default=0)
-    looked = f"{len(spaces):,} spaces looked at" + (f", {found.probe.left:,} not" if found.probe.left else "")
+    left = f" ({found.probe.left:,} others were left out)" if found.probe.left else ""
     took = f"a request takes {found.probe.request_seconds * 1000:.1f} ms"
-    print_line(f"{len(found.findings)} findings; {looked}; {took}; {unindexed:,} transactions unindexed at most")
+    index = f"at most {unindexed:,} transactions of a space are not in the index yet"
+    print_line(f"{len(found.findings)} findings in {len(spaces):,} spaces{left}; {took}; {index}")
     print_line(f"codec: {codec()}")

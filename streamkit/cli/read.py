@@ -148,6 +148,6 @@ def _print_next(last: Entry | None, segment: str | None) -> None:
     if last is None:
         print_note("no entries")
     elif segment is not None:
-        print_note(f"go on with: --min-sequence {last.sequence + 1}")
+        print_note(f"continue with: --min-sequence {last.sequence + 1}")
     else:
-        print_note(f"go on with: --offset {last.space_offset.hex()}")
+        print_note(f"continue with: --offset {last.space_offset.hex()}")

@@ -272,7 +272,7 @@ def test_a_space_is_read_on_from_the_offset_that_was_printed(cli: CommandLine) -
 
     text = cli("consume", "orders", "--limit", "3")
     assert len(text.out.splitlines()) == 3
-    hint = text.err.removeprefix("go on with: ").split()
+    hint = text.err.removeprefix("continue with: ").split()
     assert len(cli("consume", "orders", *hint).out.splitlines()) == 7
 
 
@@ -281,7 +281,7 @@ def test_a_segment_is_read_in_bounds_and_says_how_to_go_on(cli: CommandLine) -> 
     command = ("consume", "orders", "--segment", "order-1")
     assert payloads(cli(*command, "--min-sequence", "2", "--max-sequence", "4", "--json")) == [2, 3, 4]
     text = cli(*command, "-n", "5")
-    assert text.err == "go on with: --min-sequence 6\n"
+    assert text.err == "continue with: --min-sequence 6\n"
     assert payloads(cli(*command, *text.err.split()[-2:], "--json")) == [6, 7]
 
 
