@@ -17,9 +17,9 @@ from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import DATA, SEGMENTS, segment_name
 from ..log.manifest import RunGone
 from ..log.partition import Partition
-from ..log.record_format import without_frames
+from ..log.record_format import without_entries, without_frames
 from ..log.request import Request
-from ..log.rows import DataRow, SegmentRow
+from ..log.rows import DataRow, Piece, SegmentRow
 from ..log.segment_view import archived_before, row_of
 from ..log.segments import indexed_segments
 from ..log.visible import floor_of, size_of_floor
@@ -41,9 +41,10 @@ _SEQUENCE = 8
 class _Floors:
     """Rules of a merge, after those of every merge: rows are as the floors of segments say."""
 
-    def __init__(self, expiry: Expiry, rows: dict[str, SegmentRow]) -> None:
+    def __init__(self, expiry: Expiry, rows: dict[str, SegmentRow], seed: int) -> None:
         self._expiry = expiry
         self._rows = rows
+        self._seed = seed
         self.dropped: list[tuple[int, int]] = []
         """(transaction, bytes) of each piece that was dropped."""
 
@@ -55,11 +56,12 @@ class _Floors:
             row = self._rows.get(key[len(_DATA) : -_SEQUENCE - 1].decode())
             if row is not None:
                 pieces = decode_index_row(DataRow, key, value).pieces
-                left = [piece for piece in pieces if piece.last_sequence >= row.first_sequence]
+                first = row.first_sequence
+                left = [self._above(piece, first) for piece in pieces if piece.last_sequence >= first]
                 self.dropped += [(one.number, one.length) for one in pieces if one.last_sequence < row.first_sequence]
                 if not left:
                     continue
-                if len(left) < len(pieces):
+                if left != pieces:
                     value = encode_index_row(DataRow(left))
             kept_keys.append(key)
             kept_values.append(value)
@@ -74,6 +76,14 @@ class _Floors:
                 values[at] = encode_index_row(stored.without(Removal(keys[at].decode(), last, reason, *place)))
         return keys, values
 
+    def _above(self, piece: Piece, first: int) -> Piece:
+        """The piece without the entries before `first` in its copy of the frame: the packs lose them, too, and an
+        erasure by metadata searches these."""
+        if piece.frame is None or piece.first_sequence >= first:
+            return piece
+        frame = without_entries(piece.frame, self._seed, lambda sequence: "trimmed" if sequence < first else "")
+        return piece if frame is None else replace(piece, frame=frame)
+
 
 def thin(partition: Partition) -> None:
     """Remove entries below the floors of segments from index and packs, if that is due."""
@@ -82,7 +92,7 @@ def thin(partition: Partition) -> None:
         return
     head = partition.head
     thinned = head.thinned
-    rules = _Floors(Expiry(gone_up_to(head), head.forgotten), rows)
+    rules = _Floors(Expiry(gone_up_to(head), head.forgotten), rows, partition.seed)
     if not merge_all_with(partition, rules):
         return  # another process is at it
     _thin_packs(partition, rules, rows)

@@ -139,6 +139,19 @@ def test_a_segment_that_was_deleted_and_written_again_is_erased_with_its_past(pl
     assert [entry.sequence for entry in place.store.consume_segment("a", "user-17/mails")] == [6]
 
 
+def test_the_trimmed_part_of_a_transaction_is_erased_where_only_the_index_has_a_copy(place: Place) -> None:
+    """Its pack has lost that part, and its row has left the log."""
+    for _ in range(30):
+        place.store.produce("a", "s", [Record(os.urandom(1500))])
+    place.store.produce("a", "s", [Record(TAG + b" %d" % at, {"subject": "one"}) for at in range(5)])
+    place.store.trim("a", "s", before=34)
+    place.maintain()
+    place.store.erase("a", metadata={"subject": "one"})
+    assert place.holds(TAG) == []
+    assert list(place.store.consume_segment("a", "s")) == []
+    assert place.store.verify().ok
+
+
 def test_bounds_hold_for_what_was_removed_before(place: Place) -> None:
     """Sequences 1 to 4 are trimmed and stored; 2 and 3 are erased."""
     tags = [os.urandom(16).hex().encode() for _ in range(5)]
