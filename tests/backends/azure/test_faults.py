@@ -569,3 +569,39 @@ class TestCredentials:
             write(driver.open(uuid4()))
         assert "secret reason" not in "".join(traceback.format_exception(raised.value))
         driver.close()
+
+
+class TestProxies:
+    """The environment's proxies, which are looked up once for each server."""
+
+    @pytest.fixture
+    def proxy(self, make_proxy: Callable[[str, int], Proxy], monkeypatch: pytest.MonkeyPatch) -> Proxy:
+        proxy = make_proxy("127.0.0.1", 9)
+        etag = """W/"datetime'2026-11-26T00%3A00%3A00.0000000Z'\""""
+        proxy.plan = lambda request: status(204, headers={"ETag": etag})
+        monkeypatch.setenv("HTTP_PROXY", proxy.endpoint)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        return proxy
+
+    def test_each_request_goes_through_the_proxy(self, proxy: Proxy) -> None:
+        driver = streamkit_azure.connect("azurite:///proxied?host=tables.invalid", timeout=30)
+        store = driver.open(uuid4())
+        for key in (b"a", b"b", b"c"):
+            store.put(PARTITION, key, b"1", NEXT)
+        assert len(proxy.seen) == 3
+        assert all(request.target.startswith("http://tables.invalid:10002/devsto") for request in proxy.seen)
+        driver.close()
+
+    def test_a_server_that_is_excepted_is_asked_itself(
+        self, proxy: Proxy, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        driver = streamkit_azure.connect(azurite.url("excepted"), timeout=30)
+        store = driver.open(id := uuid4())
+        for key in (b"a", b"b"):
+            store.put(PARTITION, key, b"1", NEXT)
+        assert [value and value.data for value in store.get(PARTITION, [b"a", b"b"])] == [b"1", b"1"]
+        assert not proxy.seen
+        driver.delete(id)
+        driver.close()
