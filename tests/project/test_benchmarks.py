@@ -108,3 +108,13 @@ def test_clients_of_the_clouds_are_measured_beside_the_sdks() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| ≤ ") == 4
+
+
+@pytest.mark.s3
+@pytest.mark.skipif(not EXHAUSTIVE, reason="a server and twelve processes; STREAMKIT_EXHAUSTIVE=1 starts them")
+def test_the_ways_to_the_end_of_the_log_are_compared() -> None:
+    command = [sys.executable, "-m", "benchmarks.cold_append", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" at once | ") == 1
+    assert done.stdout.count(", then ") == 6
