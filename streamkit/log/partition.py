@@ -313,14 +313,19 @@ class Partition:
 
     def lone_base(self, segment: str) -> LoneBase | None:
         """The state that a commit to one segment builds on. None if the segment's status, or the end of the log, is not
-        known, or if the space refuses records when it is full: then the commit has to be planned."""
-        with self._lock:
-            row, looked, retention = self.cached.get(segment), self.looked, self.retention
-            if row is None or looked is None or not self.looks.completed:
-                return None
-            if retention is not None and retention.when_full == "reject":
-                return None
-            return row, self.number, self.timestamp, self.position, self.size, looked
+        known, or if the space refuses records when it is full: then the commit has to be planned.
+
+        It takes no lock. Each change of the state sets `number` last, and this reads the look and `number` first. If
+        the rest is of a later transaction, then the number after `number` is taken, and the precondition of the write
+        refuses it.
+        """
+        looked, number = self.looked, self.number
+        row, retention = self.cached.get(segment), self.retention
+        if row is None or looked is None or not self.looks.completed:
+            return None
+        if retention is not None and retention.when_full == "reject":
+            return None
+        return row, number, self.timestamp, self.position, self.size, looked
 
     def unindexed(self) -> Unindexed:
         """The transactions that the index lacks. It may look up segments in the index."""

@@ -38,6 +38,12 @@ class Part(msgspec.Struct, eq=False, gc=False):
 class Request:
     """One caller's transaction, from its validation to its result."""
 
+    key: bytes | None = None
+    """The digest of the idempotency key."""
+    content = b""
+    """The digest of the records, if there is a key."""
+    fence: tuple[str, int] | None = None
+    """(lease, token)"""
     result: dict[str, SegmentRow]
     trx: TRX | None = None
     status: SegmentStatus | None = None
@@ -85,9 +91,10 @@ class Request:
         control: Control | None = None,
     ) -> None:
         self.parts = parts
-        self.key = None if key is None else digest_of(key)
-        self.content = b"" if key is None else _content(parts)
-        self.fence = fence
+        if key is not None:
+            self.key, self.content = digest_of(key), _content(parts)
+        if fence is not None:
+            self.fence = fence
         if control is not None:
             self.control = control
         self.alive = threading.Lock()
