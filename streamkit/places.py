@@ -114,11 +114,7 @@ def removal_mark(store: Store, space: str, *, look: bool = False) -> tuple[objec
     for partition in found.partitions if found is not None else ():
         if look:
             partition.refresh((), since)
-        view = partition.view()
-        removals = sum(map(len, list(view.tail.removals.values())))
-        removed = (view.floor.number, removals, len(view.erasing), bool(view.thinned))
-        # The tail forgets removals when the index has them.
-        marks.append((removed, view.tail.watermark if any(removed) else 0))
+        marks.append(partition.removal_mark())
     return tuple(marks)
 
 

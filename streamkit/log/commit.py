@@ -660,8 +660,7 @@ class Committer:
         own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
         """
         partition = self.partition
-        durable = partition.settings.durability != "buffered"
-        lost = left
+        durable, lost = partition.durable, left
         for attempt in range(_ATTEMPTS):
             cause: StreamkitError | None = None
             if attempt or not left:

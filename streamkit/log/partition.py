@@ -133,6 +133,7 @@ class Partition:
 
     def _set(self, settings: Settings) -> None:
         self.settings = settings
+        self.durable = settings.durability != "buffered"
         self.latest = Latest(settings.partitions)
         self.grace = min(settings.archive_grace, self.policy.clear)
         """Seconds by which looks are judged; a transaction's row stays for a tenth of it, at the least, after the
@@ -326,6 +327,15 @@ class Partition:
         if retention is not None and retention.when_full == "reject":
             return None
         return row, number, self.timestamp, self.position, self.size, looked
+
+    def removal_mark(self) -> tuple[object, ...]:
+        """A value that changes if entries may have been removed, as far as is known."""
+        with self._lock:
+            tail, floor, erasing, thinned = self.tail, self.floor.number, len(self.erasing), bool(self.thinned)
+            removals = sum(map(len, tail.removals.values())) if tail.removals else 0
+        removed = floor, removals, erasing, thinned
+        # The tail forgets removals when the index has them.
+        return removed, tail.watermark if any(removed) else 0
 
     def unindexed(self) -> Unindexed:
         """The transactions that the index lacks. It may look up segments in the index."""
