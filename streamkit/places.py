@@ -112,7 +112,7 @@ def removal_mark(store: Store, space: str, *, look: bool = False) -> tuple[objec
     found, since = inner(store).look_up(space)
     marks = []
     for partition in found.partitions if found is not None else ():
-        if look:
+        if look and not partition.is_current():
             partition.refresh((), since)
         marks.append(partition.removal_mark())
     return tuple(marks)
