@@ -11,9 +11,8 @@ __all__ = ["Tls"]
 
 _AWS = b".amazonaws.com"
 _LIKELY = re.compile(
-    r"^# Subject: CN=(?:Amazon Root CA|Starfield Services Root)\b[^\n]*\n(?:#[^\n]*\n)*"
-    r"(-----BEGIN CERTIFICATE-----\n[^-]+-----END CERTIFICATE-----\n)",
-    re.MULTILINE,
+    rb"\n# Subject: CN=(?:Amazon Root CA|Starfield Services Root)\b[^\n]*\n(?:#[^\n]*\n)*"
+    rb"(-----BEGIN CERTIFICATE-----\n[^-]+-----END CERTIFICATE-----\n)"
 )
 """The roots of Amazon's servers, in the file of Mozilla's roots, which names each one."""
 
@@ -69,8 +68,8 @@ class Tls:
 def _likely_roots(ca: str) -> str:
     if os.path.isdir(ca):
         return ""
-    with open(ca, encoding="utf-8", errors="replace") as file:
-        return "".join(_LIKELY.findall(file.read()))
+    with open(ca, "rb") as file:
+        return b"".join(_LIKELY.findall(file.read())).decode("ascii", "replace")
 
 
 def _context(cafile: str | None = None, capath: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
