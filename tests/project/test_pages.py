@@ -110,7 +110,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path, monke
             "1 b'placed'\n2 b'paid'\norder-43 1 b'placed'\n[]\n[]\n",
         ],
         "leases.md": ["['report 0', 'report 1', 'report 2']\nb'by a grant'\n"],
-        "groups.md": ["b'placed' 1\nb'hello'\n"],
+        "groups.md": ["b'placed' 1\nb'hello'\n[False, False, False]\n"],
         "how-to/lambda.md": [
             "{'statusCode': 200, 'sequence': 1}\n{'statusCode': 200, 'sequence': 1}\nhello\n{'done': 1}"
         ],
