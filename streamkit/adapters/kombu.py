@@ -17,12 +17,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from importlib import import_module
 from queue import Empty
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
+
+from ..errors import MissingDependency
+
+try:
+    import_module("kombu")
+except ImportError as error:
+    raise MissingDependency(f"{__name__} needs kombu: pip install 'streamkit-store[kombu]'") from error
+
 from kombu.exceptions import OperationalError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments

@@ -11,11 +11,22 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import msgspec
+
+from ..errors import MissingDependency
+
+try:
+    import_module("langgraph.checkpoint.base")
+except ImportError as error:
+    raise MissingDependency(
+        f"{__name__} needs langgraph: pip install 'streamkit-store[langgraph]' langgraph"
+    ) from error
+
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,

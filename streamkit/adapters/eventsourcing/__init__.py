@@ -9,6 +9,15 @@ Environment: STREAMKIT_URL and STREAMKIT_STORE, as everywhere; STREAMKIT_SPACE (
 ORIGINATOR_ID_TYPE ("uuid" or "text"), as with the library's own modules.
 """
 
+from importlib import import_module
+
+from ...errors import MissingDependency
+
+try:
+    import_module("eventsourcing")
+except ImportError as error:
+    raise MissingDependency(f"{__name__} needs eventsourcing: pip install 'streamkit-store[eventsourcing]'") from error
+
 from .factory import StreamkitFactory
 from .recorders import (
     StreamkitAggregateRecorder,
