@@ -125,7 +125,9 @@ def erase_space(
         partition = committer.partition
         if wanted.name is not None and space.partition(wanted.name) is not partition:
             continue
-        if not dry_run:
+        if dry_run:
+            partition.read_head()  # it tells which erasures of other processes have ended
+        else:
             record_expired(committer)
         found = _search(partition, wanted, progress)
         hidden = _hidden(partition, wanted, copies, dry_run)

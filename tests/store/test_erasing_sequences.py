@@ -64,3 +64,14 @@ def test_sequences_and_metadata_together_take_what_both_name(subject: Subject) -
 def test_wrong_sequences_are_refused(subject: Subject, wrong: dict[str, Any], error: Any) -> None:
     with pytest.raises(error):
         subject.store.erase("s", **{"segment": "a", **wrong})
+
+
+def test_a_dry_run_counts_no_entries_that_another_process_has_erased_since(subject: Subject) -> None:
+    store, other = subject.store, subject.stranger()
+    store.produce("s", "a", [Record(b"%d" % number, {"odd": str(number % 2)}) for number in range(1, 11)])
+    assert other.peek("s", "a").sequence == 10
+    store.trim("s", "a", before=9)
+    store.erase("s", metadata={"odd": "1"})
+    found = other.erase("s", "a", dry_run=True)
+    report = store.erase("s", "a")
+    assert (found.entries, found.hidden) == (report.entries, report.hidden) == (1, 4)
