@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import struct
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +20,11 @@ __all__ = ["expanded", "files_below", "found_in", "holds", "matches_in", "rows_i
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _PARQUET = b"PAR1"
+_FRAME = struct.Struct("<4xHBxII")
+_HEAD = b"\x99"
+"""Begins the head of a segment's frame: an array of nine."""
+_FITTED = 1 | 4 | 32
+"""The flags of a frame that lacks entries and is compressed to fit its room: then it has no magic."""
 
 
 def holds(data: bytes, needle: bytes) -> bool:
@@ -58,7 +65,7 @@ def found_in(stored: Iterable[tuple[str, bytes]], needle: bytes) -> list[str]:
 
 
 def expanded(data: bytes, depth: int = 3) -> Iterator[bytes]:
-    """Yield `data`, the columns of a Parquet file, and the contents of zstd frames."""
+    """Yield `data`, the columns of a Parquet file, and the contents of zstd frames, also of those without a magic."""
     yield data
     if data.startswith(_PARQUET):
         yield from _columns(data)
@@ -71,6 +78,14 @@ def expanded(data: bytes, depth: int = 3) -> Iterator[bytes]:
         if inner:
             yield from expanded(inner, depth - 1)
         at = data.find(_MAGIC, at + 1)
+    at = data.find(_HEAD, _FRAME.size) if depth else -1
+    while at >= 0:
+        head, flags, _, used = _FRAME.unpack_from(data, at - _FRAME.size)
+        if flags & _FITTED == _FITTED:
+            with contextlib.suppress(zstd.ZstdError):
+                begin = at + head
+                yield from expanded(zstd.ZstdDecompressor().decompress(_MAGIC + data[begin : begin + used]), depth - 1)
+        at = data.find(_HEAD, at + 1)
 
 
 def matches_in(stored: Iterable[tuple[str, bytes]], pattern: re.Pattern[bytes]) -> dict[bytes, set[str]]:

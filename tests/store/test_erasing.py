@@ -82,9 +82,11 @@ def test_short_entries_are_erased_one_by_one_from_a_batch_that_hardly_shrinks(se
     left = {at + 1: short.get(at, text) for at, text in enumerate(texts)}
     with streamkit.connect(url) as client, client.store(uuid4()) as store:
         store.produce("a", "s", [Record(payload) for payload in left.values()])
-        for at in short:
+        for at, payload in short.items():
+            assert found_in(rows_in_memory(url), payload)
             assert store.erase("a", "s", first=at + 1, last=at + 1).entries == 1
             del left[at + 1]
+            assert found_in(rows_in_memory(url), payload) == []
             assert {entry.sequence: entry.payload for entry in store.consume_segment("a", "s")} == left
         assert store.verify("a").ok
 
