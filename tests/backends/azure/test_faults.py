@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -12,6 +14,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -605,3 +610,98 @@ class TestProxies:
         assert not proxy.seen
         driver.delete(id)
         driver.close()
+
+
+class TestCertificates:
+    """A server with a certificate of its own, which closes the connection after each answer."""
+
+    @pytest.fixture
+    def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+        certificate, key = _certificate(tmp_path)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _Table)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        place = f"https://127.0.0.1:{server.server_port}/devstoreaccount1"
+        monkeypatch.setenv(
+            "AZURITE_CONNECTION_STRING",
+            f"AccountName=devstoreaccount1;AccountKey=c2VjcmV0;BlobEndpoint={place};TableEndpoint={place}",
+        )
+        for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            monkeypatch.delenv(name, raising=False)
+        yield "azurite:///certified", certificate
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+    def test_the_trusted_certificates_are_loaded_once(
+        self, server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url, certificate = server
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        loaded: list[object] = []
+        load = ssl.SSLContext.load_verify_locations
+
+        def counted(context: ssl.SSLContext, *places: str, **named: str) -> None:
+            loaded.append((places, named))
+            load(context, *places, **named)
+
+        monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+        driver = streamkit_azure.connect(url, timeout=30)
+        store = driver.open(uuid4())
+        for key in (b"a", b"b", b"c"):
+            store.put(PARTITION, key, b"1", NEXT)
+        driver.close()
+        assert len(loaded) == 1
+
+    @pytest.mark.parametrize("named", ["others", "none", "another host"])
+    def test_another_certificate_is_refused(
+        self, server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+    ) -> None:
+        if named == "others":
+            (tmp_path / named).mkdir()
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(_certificate(tmp_path / named)[0]))
+        if named == "another host":
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(server[1]))
+            place = os.environ["AZURITE_CONNECTION_STRING"].replace("127.0.0.1", "localhost")
+            monkeypatch.setenv("AZURITE_CONNECTION_STRING", place)
+        driver = streamkit_azure.connect(server[0], timeout=3)
+        with pytest.raises(StreamkitError):
+            write(driver.open(uuid4()))
+        driver.close()
+
+
+class _Table(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(204)
+        self.send_header("ETag", """W/"datetime'2026-11-26T00%3A00%3A00.0000000Z'\"""")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """The certificate of a server on 127.0.0.1, which signs itself, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name[:60])])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, secret
