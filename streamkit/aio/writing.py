@@ -23,7 +23,6 @@ class LoopRequest(Request):
 
     lane: CommitQueue
     future: asyncio.Future[None]
-    withdrawn = False
     boarded: tuple[bytes, int] | None = None
     """(id, number) of the transaction that it is in, from before it is sent until it is known not to be written; or
     (id, 0) under which it is posted."""

@@ -11,10 +11,9 @@ __all__ = ["Notifier"]
 class Notifier(threading.Condition):
     """Notified when a transaction of any partition of a store becomes known here."""
 
-    waiting = 0
-    """The number of waiting threads. Each counts itself before its last look: a writer takes no lock if it is 0."""
-
     def __init__(self) -> None:
+        self.waiting = 0
+        """The number of waiting threads. Each counts itself before its last look: a writer takes no lock if it is 0."""
         self.mutex = threading.RLock()
         """Enter this lock instead of the condition: the condition's `__exit__` is Python, and an interrupt there leaves
         it locked."""
