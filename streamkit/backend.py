@@ -57,6 +57,7 @@ __all__ = [
     "ServiceClock",
     "ServiceTime",
     "ShowsLeases",
+    "TellsChanges",
     "Value",
     "first_token",
     "owner_of",
@@ -376,6 +377,18 @@ class ShowsLeases(Protocol):
         """True if a holder has the lease `name` now, by the service's clock. Changes nothing.
 
         A lease whose end cannot be told yet counts as held, as for `acquire`.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsChanges(Protocol):
+    """A backend that knows without a request whether a partition was written to. Others need not."""
+
+    def change(self, partition: bytes) -> int | None:
+        """Return a number that differs from all earlier ones after each write to the partition, by any process.
+
+        None if it is not known. Sees every write that was acknowledged before the call. StoreClosed as `get`.
         """
         ...
 

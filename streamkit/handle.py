@@ -23,7 +23,8 @@ class Handle:
 
     def look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
         """See OpenStore.look_up."""
-        self.check_open()
+        if self.closed or self.shared.closed:
+            self.check_open()
         return self.shared.look_up(space, segments)
 
     def space(self, space: str) -> Space | None:

@@ -196,6 +196,12 @@ class LocalBackend:
                     return self.read(partition, ranges)
         return found
 
+    def change(self, partition: bytes) -> int | None:
+        """See `TellsChanges`."""
+        store = self._store()
+        log = None if store is None else store.logs.get(partition)
+        return None if log is None else log.words[END]
+
     def open_row(self, partition: bytes, key: bytes) -> object | None:
         """See `OpensRows`."""
         log = self._log(partition)
@@ -209,7 +215,8 @@ class LocalBackend:
         return opened
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
-        _check_address(partition, ())
+        if len(partition) > _LONGEST:
+            _check_address(partition, ())
         if limit < 0:
             raise ValueError(f"limit is zero (no limit) or more, not {limit}")
         log = self._log(partition)

@@ -21,21 +21,25 @@ class Latest:
     def __init__(self, partitions: int) -> None:
         """The cache of one partition of a space that has `partitions`."""
         self._lock = threading.RLock()
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[Entry, int]] = OrderedDict()
+        """Each with the number of the index that has no later entry of its segment; 0: of none."""
         self._bytes = 0
         self._most = _BYTES // partitions
         self._index: object = None
-        self._sure: set[str] = set()
-        """Segments whose entry is the last one that `_index` has."""
+        self._number = 0
+        """The number of `_index`."""
         self.drops = 0
         """The number of drops. An entry that was read before a drop is not kept after it."""
 
     def get(self, segment: str) -> Entry | None:
-        return self._entries.get(segment)
+        kept = self._entries.get(segment)
+        return None if kept is None else kept[0]
 
-    def is_last_of(self, segment: str, index: object) -> bool:
-        """True if the entry that is kept of a segment is the last one in `index`."""
-        return self._index is index and segment in self._sure
+    def last_of(self, segment: str, index: object) -> Entry | None:
+        """The entry that is kept of a segment, if it is the last one in `index`."""
+        number = self._number if self._index is index else -1
+        kept = self._entries.get(segment)
+        return None if kept is None or kept[1] != number else kept[0]
 
     def clear(self) -> None:
         with self._lock:
@@ -48,7 +52,7 @@ class Latest:
             self.drops += 1
             old = self._entries.pop(segment, None)
             if old is not None:
-                self._bytes -= _size(old)
+                self._bytes -= _size(old[0])
 
     def keep(self, entry: Entry, drops: int, index: object = None) -> None:
         """`drops`: as they were before it was read. `index`: the index that has no later entry of the segment."""
@@ -56,26 +60,26 @@ class Latest:
         if size > self._most >> 4:
             return
         with self._lock:
-            entries = self._entries
+            entries, number = self._entries, 0
             old = entries.get(entry.segment)
-            if drops != self.drops or (old is not None and old.sequence > entry.sequence):
+            if drops != self.drops or (old is not None and old[0].sequence > entry.sequence):
                 return
-            if old is not None:
-                del entries[entry.segment]
-                self._bytes -= _size(old)
-            while entries and self._bytes + size > self._most:
-                oldest, gone = entries.popitem(last=False)
-                self._bytes -= _size(gone)
-                self._sure.discard(oldest)
-            if not entries:
-                self._bytes = 0
-            entries[entry.segment] = entry
-            self._bytes += size
             if index is not None:
                 if index is not self._index:
-                    self._sure = set()  # before the index: readers take no lock
+                    # Readers take no lock: while the number is the next one's, no entry is the last one of an index.
+                    self._number += 1
                     self._index = index
-                self._sure.add(entry.segment)
+                number = self._number
+            if old is not None:
+                del entries[entry.segment]
+                self._bytes -= _size(old[0])
+            while entries and self._bytes + size > self._most:
+                _, (gone, _) = entries.popitem(last=False)
+                self._bytes -= _size(gone)
+            if not entries:
+                self._bytes = 0
+            entries[entry.segment] = entry, number
+            self._bytes += size
 
 
 def _size(entry: Entry) -> int:

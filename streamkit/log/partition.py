@@ -128,6 +128,8 @@ class Partition:
         """The latest look at `head`."""
         self._refresher = Refresher(self, self._lock._is_owned)  # type: ignore[attr-defined]
         self.looks = self._refresher.looks
+        self.is_current = self._refresher.is_current
+        """True if nothing was written since the last refresh. False if nobody knows, as on a remote service."""
         self.check_reentry = self._refresher.check_reentry
         """Raise Reentered if this thread holds a lock of the partition, because it could wait for itself."""
 
@@ -457,11 +459,6 @@ class Partition:
         except StoreClosed:
             self.lost = True
             raise
-
-    def is_current(self) -> bool:
-        """True if a look that takes no lock shows that nothing was committed since the last refresh. A reader refreshes
-        if it is False: then nobody knows, as on a remote service."""
-        return self._refresher.is_current()
 
     def poll(self) -> bool:
         """Take the next transaction, if it exists: one request. Only `refresh` takes all transactions."""

@@ -389,17 +389,17 @@ def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
     # In this order. The index takes over the beginning of a tail before that is dropped; and of two entries the later
     # one is kept.
     tail, index = partition.tail.pieces.get(segment), partition.index
-    if latest.is_last_of(segment, index):
-        entry = latest.get(segment)
-        if entry is None or (tail is not None and tail[-1].last_sequence != entry.sequence) or not partition.is_whole:
-            return None
+    entry = latest.last_of(segment, index)
+    if not partition.is_whole or (tail is not None and (entry is None or tail[-1].last_sequence != entry.sequence)):
+        return None
+    if entry is not None:
         partition.counters["cache_hits"] += 1
-    else:
-        # The newest data row tells as much as the status.
-        entry = index.last_entry(partition.reader, segment, _ONE_ROW) if tail is None and partition.is_whole else None
-        if entry is not None:
-            partition.counters["cache_misses"] += 1
-            latest.keep(entry, drops, index)
+        return entry
+    # The newest data row tells as much as the status.
+    entry = index.last_entry(partition.reader, segment, _ONE_ROW)
+    if entry is not None:
+        partition.counters["cache_misses"] += 1
+        latest.keep(entry, drops, index)
     return entry
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..backend import Range
+from ..backend import Range, TellsChanges
 from ..errors import CorruptData, remedy_for
 from ..reentry import inside_backend, refused
 from ..retry import RetryingBackend
@@ -67,8 +67,10 @@ class Refresher:
         """`number` and `tail.bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
         """A thread is refreshing, or was stopped while it refreshed."""
-        self._reached = -1
-        """`number` after the last refresh, where a look is no request."""
+        backend = partition.backend
+        self._change = backend.change if isinstance(backend, TellsChanges) else None
+        self._seen: int | None = None
+        """The backend's last change of the partition that this process knows all of."""
 
     def refresh(self, segments: Sequence[str] = (), since: int | None = None, *, load: bool = False) -> int:
         """See `Partition.refresh`."""
@@ -83,9 +85,10 @@ class Refresher:
                 # A look that began after this call did, by another thread, has seen all that this one must see.
                 if not self._loaded or self.looks.completed <= arrived:
                     ticket = self._begin()
+                    seen = self._change(self._partition.key) if self._change is not None else None
                     self._read_log(segments, load)
                     self._loaded = True
-                    self._reached = -1 if self._partition.remote else self._partition.number
+                    self._seen = seen
                     self.looks.completed = ticket
                 self._looking = False
         finally:
@@ -94,14 +97,13 @@ class Refresher:
 
     def is_current(self) -> bool:
         """See `Partition.is_current`."""
-        partition = self._partition
+        seen, change = self._seen, self._change
         return (
-            partition.number == self._reached
+            seen is not None
+            and change is not None
             and not self._refreshing._is_owned()  # type: ignore[attr-defined]
             and not self._holds_lock()
-            # `looked` stays as it is, so that a refresh comes before it is too old.
-            and partition.freshness.holds(partition.looked, partition.grace / 2)
-            and not self._is_gap()
+            and change(self._partition.key) == seen
         )
 
     def _notify(self, known: int | None) -> None:

@@ -4,12 +4,16 @@ meanwhile."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from fix_local import Append, Delete, LocalStore, P, Put, write
+from fix_local import Append, Delete, LocalStore, P, Put, in_child, write
 
-from streamkit.backend import Limits, Range
+import streamkit_local
+from streamkit.backend import NEXT, Backend, Limits, Range, TellsChanges
+from streamkit.errors import StoreClosed
 from streamkit_local import backend, log
 from streamkit_local.reading import Reader
 from streamkit_local.state import LogFile, State
@@ -202,3 +206,29 @@ def test_samples_that_another_thread_forgets_meanwhile_are_used(filled: tuple[Lo
     opened = local.backend._shared.logs[P]  # type: ignore[attr-defined]
     file = opened.state.files[0]
     assert opened.reader.samples(Forgotten(file.base, file.end, file.first, file.index))
+
+
+def test_a_change_is_told_after_each_write_of_another_process(tmp_path: Path) -> None:
+    identity = uuid4()
+    mine = streamkit_local.connect(f"file://{tmp_path}", timeout=5).open(identity)
+    assert isinstance(mine, TellsChanges)
+    assert mine.change(P) is None
+    mine.put(P, b"key", b"1")
+    told = [mine.change(P)]
+    changes: list[Callable[[Backend], object]] = [
+        lambda store: store.put(P, b"log 1", b"1", NEXT),
+        lambda store: store.put(P, b"key", b"2", durable=False),
+        lambda store: store.put(P, b"large", bytes(100_000)),
+        lambda store: store.delete(P, [b"key"]),
+        lambda store: store.delete(P, [b"log 1"]),
+    ]
+    for change in changes:
+        assert mine.change(P) == told[-1]
+        work = lambda change=change: change(streamkit_local.connect(f"file://{tmp_path}", timeout=5).open(identity))  # noqa: E731
+        assert in_child(work) == 0
+        told.append(mine.change(P))
+    assert None not in told
+    assert len(set(told)) == len(changes) + 1
+    mine.close()
+    with pytest.raises(StoreClosed):
+        mine.change(P)
