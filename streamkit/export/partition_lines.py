@@ -41,7 +41,9 @@ def partition_line(partition: Partition, until: int | None, end: int | None = No
             "export a later time, or without --until"
         )
     timestamp = partition.timestamp
-    if end < last:
+    if end < last and end < floor.number:
+        timestamp = floor.timestamp  # the export has no transaction of the partition
+    elif end < last:
         header = partition.header(end)
         # An archive has no transactions without entries.
         timestamp = header.timestamp if header is not None else partition.ask(place_of, end)[2] or floor.timestamp

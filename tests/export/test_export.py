@@ -133,6 +133,25 @@ def test_a_file_is_json_lines_that_say_what_was_written(tmp_path: Path) -> None:
     assert (third["encoding"], third["payload"]) == ("base64", "/w==")
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_until_leaves_partitions_empty_that_were_written_later(tmp_path: Path, partitions: int) -> None:
+    clock = ManualClock(time.time())
+    source, target = client_of(MemoryDriver(uuid4().hex), clock).store(uuid4()), new_store()
+    for space in ("early", "late"):
+        source.create_space(space, partitions)
+    moment = source.produce("early", "a", [Record(b"1")]).last_timestamp
+    clock.sleep(1)
+    for segment in "abcdefgh":
+        source.produce("early", segment, [Record(b"2")])
+        source.produce("late", segment, [Record(b"2")])
+    assert export_store(source, tmp_path / "one", until=moment).entries == 1
+    assert import_store(target, tmp_path / "one").entries == 1
+    assert [entry.payload for entry in target.consume_space("early")] == [b"1"]
+    assert list(target.consume_space("late")) == []
+    assert target.produce("late", "a", [Record(b"3")], expected_sequence=0).last_sequence == 1
+    assert target.verify().ok
+
+
 def test_until_leaves_out_what_came_later(tmp_path: Path) -> None:
     clock = ManualClock(time.time())
     store = client_of(MemoryDriver(uuid4().hex), clock).store(uuid4())
@@ -448,7 +467,7 @@ def test_the_command_line_exports_imports_and_lists_stores_with_their_sizes(
     assert (listed["store"], listed["spaces"], listed["entries"], listed["payload_bytes"]) == (id, 1, 1, 3)
     assert run(["export", file, *there]) == 1
     assert "exists" in capfd.readouterr().err
-    assert run(["import", str(tmp_path / "absent"), *other]) == 1
+    assert run(["import", str(tmp_path / "absent"), *other]) == 2
 
 
 # -- places ---------------------------------------------------------------------------------------------------------
