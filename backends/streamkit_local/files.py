@@ -40,6 +40,8 @@ GROUP: Final = 0o2770
 _CACHED: Final = 128
 """The number of read-only files that the process keeps open, for all its stores."""
 _TRIES: Final = 100
+_FULL: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+"""The call that syncs a file, where fsync stops at the disk's own cache."""
 _twin: Any = speed.twin
 
 
@@ -180,9 +182,8 @@ def sync_directory(path: str) -> None:
 
 def sync_data(fd: int) -> None:
     """Put a file's bytes on stable storage."""
-    full = getattr(fcntl, "F_FULLFSYNC", None)  # where fsync stops at the disk's own cache
-    if full is not None:
-        fcntl.fcntl(fd, full)
+    if _FULL is not None:
+        fcntl.fcntl(fd, _FULL)
     else:
         os.fdatasync(fd)
 
