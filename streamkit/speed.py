@@ -31,7 +31,7 @@ twin: Any = _found if getattr(_found, "INTERFACE", None) == INTERFACE else None
 
 
 def codec() -> str:
-    """The codec in use, in words: for `streamkit --version` and `streamkit doctor`."""
+    """The codec in use, in words: for `streamkit doctor`."""
     if twin is not None:
         return f"compiled (streamkit-speed {twin.__version__})"
     if _found is not None:
