@@ -198,11 +198,12 @@ def _hidden(partition: Partition, wanted: _Wanted, copies: Copies, dry_run: bool
     if not dry_run:
         index_all(partition)
         purge(partition)  # otherwise the index could hold copies of entries that the log no longer holds
-    last = hidden_up_to(partition)
+    # Before an erasure the log learns what has expired; a dry run writes nothing.
+    last = partition.number if dry_run and partition.retention is not None else hidden_up_to(partition)
     if not last:
         return []
     sequences: dict[str, set[int]] = {}
-    for segment, sequence in _stored(partition, wanted, wanted.metadata):
+    for segment, sequence in _stored(partition, wanted, wanted.metadata, last):
         sequences.setdefault(segment, set()).add(sequence)
     for segment, sequence in copies.archived_with(partition, wanted.metadata, last):
         if wanted.takes(segment):
@@ -215,8 +216,8 @@ def _hidden(partition: Partition, wanted: _Wanted, copies: Copies, dry_run: bool
     return erasures
 
 
-def _stored(partition: Partition, wanted: _Wanted, metadata: Mapping[str, str]) -> list[tuple[str, int]]:
-    return partition.ask(lambda _: list(stored_with(partition, metadata, wanted.takes)))
+def _stored(partition: Partition, wanted: _Wanted, metadata: Mapping[str, str], last: int) -> list[tuple[str, int]]:
+    return partition.ask(lambda _: list(stored_with(partition, metadata, wanted.takes, last)))
 
 
 def _before_first(partition: Partition, name: str, wanted: _Wanted) -> Iterator[Erasure]:

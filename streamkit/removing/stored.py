@@ -86,13 +86,13 @@ def hidden_up_to(partition: Partition) -> int:
 
 
 def stored_with(
-    partition: Partition, wanted: Mapping[str, str], accepts: Callable[[str], bool]
+    partition: Partition, wanted: Mapping[str, str], accepts: Callable[[str], bool], last: int
 ) -> Iterator[tuple[str, int]]:
-    """Yield (segment, sequence) of the entries in the log that have all pairs of `wanted`, up to `hidden_up_to`, in
+    """Yield (segment, sequence) of the entries in the log that have all pairs of `wanted`, up to transaction `last`, in
     segments that `accepts` takes. RunGone if others merge a pack meanwhile."""
     needles = [text.encode() for pair in wanted.items() for text in pair]
     settings, seed = partition.settings, partition.seed
-    for _, record in _records(partition, hidden_up_to(partition)):
+    for _, record in _records(partition, last):
         for frame in frames_with(record, seed, needles):
             head, _, entries = decode_entries(partition.space, partition.partition, settings.partitions, frame, seed)
             if accepts(head.segment):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fix_stores import Subject
 
-from streamkit import Gap, Record
+from streamkit import Gap, Record, Retention
 
 
 def test_exactly_the_named_sequences_are_erased(subject: Subject) -> None:
@@ -74,4 +74,13 @@ def test_a_dry_run_counts_no_entries_that_another_process_has_erased_since(subje
     store.erase("s", metadata={"odd": "1"})
     found = other.erase("s", "a", dry_run=True)
     report = store.erase("s", "a")
+    assert (found.entries, found.hidden) == (report.entries, report.hidden) == (1, 4)
+
+
+def test_a_dry_run_counts_entries_that_have_expired_since_the_last_upkeep(subject: Subject) -> None:
+    store = subject.store
+    store.produce("s", "a", [Record(b"%d" % number, {"odd": str(number % 2)}) for number in range(1, 11)])
+    store.set_retention("s", Retention(max_entries=2))
+    found = store.erase("s", metadata={"odd": "1"}, dry_run=True)
+    report = store.erase("s", metadata={"odd": "1"})
     assert (found.entries, found.hidden) == (report.entries, report.hidden) == (1, 4)
