@@ -248,6 +248,8 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any, sequences:
         check_type(value, int, f"{name} is a sequence", optional=True)
         if value is not None and value < 1:
             raise ValueError(f"{name} is a sequence from 1, not {value}")
+    if last is not None and first is not None and first > last:
+        raise ValueError(f"first is at most last: no entry has a sequence from {first} to {last}")
     if segment is None and (first != 1 or last is not None):
         raise ValueError("first and last are sequences of a segment: name one, or a glob")
     if metadata is not None:

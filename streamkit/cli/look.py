@@ -90,6 +90,8 @@ def status(
     if space is not None and segment is not None:
         found = opened.segment_status(space, segment)
         print_line(record_line(status_fields(found)) if json else status_text(found))
+        if not found.last_sequence:
+            print_note(f"the space {space!r} has no segment {segment!r}")
         return
     names = list(opened.get_spaces()) if space is None else [space]
     damaged = 0

@@ -49,10 +49,10 @@ def consume(
     """
     if segment is None and (min_sequence or max_sequence):
         raise typer.BadParameter("--min-sequence and --max-sequence need --segment")
-    if segment is not None and (offset or len(spaces) > 1):
-        raise typer.BadParameter(
-            "--segment reads one segment of one SPACE: begin it with --min-sequence, not with --offset"
-        )
+    if segment is not None and len(spaces) > 1:
+        raise typer.BadParameter(f"--segment is a segment of one SPACE: name one of {', '.join(spaces)}")
+    if segment is not None and offset:
+        raise typer.BadParameter("a segment begins at --min-sequence: leave out --offset")
     offsets = _offsets(spaces, offset or [])
     if segment is not None:
         entries = opened.consume_segment(

@@ -12,7 +12,7 @@ from uuid import UUID
 import typer
 
 from .options import Json, StoreId, Url, open_client, resolved_url
-from .output import print_line
+from .output import print_line, print_note
 
 __all__ = ["console", "keys", "serve"]
 
@@ -67,6 +67,8 @@ def serve(
     from ..serve.server import Options
     from ..serve.server import serve as serve_here
 
+    if tls_key is not None and tls_certificate is None:
+        raise typer.BadParameter("give --tls-certificate too", param_hint="--tls-key")
     own = _own_store(store)
     open_client(url).close()  # a wrong URL is reported before the server starts
     options = Options(
@@ -211,6 +213,9 @@ def list_keys(file: KeysFile, json: Json = False) -> None:
 
     from ..serve.keys import KeyFile
 
+    if not file.exists():
+        print_note(f"there is no file {str(file)!r}: `streamkit keys create` makes it")
+        return
     for key in KeyFile(file).read():
         if json:
             told = {name: value for name, value in msgspec.to_builtins(key).items() if name != "hash"}

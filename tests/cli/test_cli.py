@@ -402,6 +402,7 @@ def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) 
     assert cli("spaces", "--json").lines == [{"space": "a"}, {"space": "b"}]
     assert cli("segments", "b").out == "one\ntwo\n"
     assert cli("segments", "b", "--json").lines[1] == {"space": "b", "segment": "two"}
+    assert cli("status", "b", "three").err == "the space 'b' has no segment 'three'\n"
     (status,) = cli("status", "b", "two", "--json").lines
     assert cli("segments", "b", "--long", "--json").lines[1] == status
     assert (status["first_sequence"], status["last_sequence"]) == (1, 2)
@@ -562,6 +563,8 @@ def test_a_signal_reaches_the_command_and_the_lease_is_free_afterwards(cli: Comm
         ["consume"],
         ["consume", "a", "--min-sequence", "1"],
         ["consume", "a", "b", "--segment", "c"],
+        ["consume", "a", "--segment", "c", "--offset", "00"],
+        ["serve", "--tls-key", "key.pem"],
         ["consume", "a", "b", "--offset", "00"],
         ["consume", "a", "--limit", "-1"],
         ["follow", "a", "--after", "1"],
@@ -596,6 +599,10 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli: CommandLine, args: Sequenc
         (["group", "seek", "a"], "(see streamkit group seek --help)"),
         (["no-such-command"], "(see streamkit --help)"),
         (["consume", "a", "--offset", "the-start"], "'the-start' is not an offset"),
+        (["consume", "a", "b", "--segment", "c"], "name one of a, b"),
+        (["consume", "a", "--segment", "c", "--offset", "00"], "a segment begins at --min-sequence"),
+        (["serve", "--tls-key", "key.pem"], "give --tls-certificate too"),
+        (["keys", "list", "no-such-file"], "`streamkit keys create` makes it"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

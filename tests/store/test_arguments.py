@@ -222,3 +222,11 @@ def test_an_entry_is_rejected_although_the_reason_is_not_utf8(filled: Subject) -
         settlement = Settlement(receipt=second.receipt, action="reject", reason="\udfff")
         assert [settled.lost for settled in group.settle([settlement])] == [False]
     assert [letter.reason for letter in group.dead_letters()] == ["no name: \\ud800", "\\udfff"]
+
+
+def test_an_erasure_of_no_sequence_is_refused(subject: Subject) -> None:
+    """Swapped bounds would erase nothing, without an error."""
+    subject.store.produce("people", "ada", [Record(b"1"), Record(b"2")])
+    with pytest.raises(ValueError, match="first is at most last: no entry has a sequence from 2 to 1"):
+        subject.store.erase("people", "ada", first=2, last=1)
+    assert subject.store.erase("people", "ada", first=2, last=2).entries == 1
