@@ -1,7 +1,7 @@
 //! The blocks and tails of runs that were used lately: see streamkit/index/block_cache.py.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
@@ -12,7 +12,8 @@ use crate::section::{AsItIs, SPREAD};
 /// A block of a file, or its tail: number -1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    pub partition: u32,
+    /// `hash_of_partition`: two partitions have no file of the same id, unless somebody has copied one.
+    pub partition: u64,
     pub id: [u8; 16],
     pub number: i64,
 }
@@ -21,7 +22,7 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Ids are drawn by chance.
         let id = u128::from_ne_bytes(self.id) as u64;
-        state.write_u64((id ^ self.number as u64 ^ u64::from(self.partition) << 32).wrapping_mul(SPREAD));
+        state.write_u64((id ^ self.number as u64 ^ self.partition).wrapping_mul(SPREAD));
     }
 }
 
@@ -33,22 +34,10 @@ struct Slot {
 
 #[derive(Default)]
 struct Kept {
-    partitions: HashMap<Vec<u8>, u32>,
     slots: HashMap<Key, Slot, BuildHasherDefault<AsItIs>>,
     /// Every key of `slots`, the oldest first.
     order: VecDeque<Key>,
     bytes: usize,
-}
-
-impl Kept {
-    fn partition(&mut self, name: &[u8]) -> u32 {
-        if let Some(number) = self.partitions.get(name) {
-            return *number;
-        }
-        let number = self.partitions.len() as u32;
-        self.partitions.insert(name.to_vec(), number);
-        number
-    }
 }
 
 /// The items that were used lately, up to a number of bytes. An item that was used since the last look stays.
@@ -62,11 +51,6 @@ pub struct Recent {
 impl Recent {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The number of a partition in keys.
-    pub fn partition(&self, name: &[u8]) -> u32 {
-        self.kept().partition(name)
     }
 
     pub fn find<'py>(&self, py: Python<'py>, key: &Key) -> Option<Bound<'py, PyAny>> {
@@ -103,11 +87,17 @@ impl Recent {
         drop(kept);
         drop(gone);
     }
+}
 
-    /// None for a file without an id of the usual length: nothing of it is kept.
-    fn key(&self, (partition, id, number): (&[u8], &[u8], i64)) -> Option<Key> {
-        Some(Key { partition: self.partition(partition), id: id.try_into().ok()?, number })
-    }
+pub fn hash_of_partition(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    hasher.finish()
+}
+
+/// None for a file without an id of the usual length: nothing of it is kept.
+fn key_of((partition, id, number): (&[u8], &[u8], i64)) -> Option<Key> {
+    Some(Key { partition: hash_of_partition(partition), id: id.try_into().ok()?, number })
 }
 
 #[pymethods]
@@ -123,7 +113,7 @@ impl Recent {
     }
 
     fn get<'py>(&self, py: Python<'py>, key: (&[u8], &[u8], i64)) -> Option<Bound<'py, PyAny>> {
-        self.find(py, &self.key(key)?)
+        self.find(py, &key_of(key)?)
     }
 
     fn put_all(&self, some: Vec<Bound<'_, PyTuple>>) -> PyResult<()> {
@@ -132,7 +122,7 @@ impl Recent {
 
     fn put(&self, key: (&[u8], &[u8], i64), item: Bound<'_, PyAny>) -> PyResult<()> {
         let size = item.getattr("size")?.extract()?;
-        if let Some(key) = self.key(key) {
+        if let Some(key) = key_of(key) {
             self.keep(key, item.unbind(), size);
         }
         Ok(())

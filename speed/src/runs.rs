@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::block::{self, Block};
 use crate::bytes::crc32;
-use crate::cache::{Key, Recent};
+use crate::cache::{Key, Recent, hash_of_partition};
 use crate::file::{Content, Held, OpenRow};
 use crate::records::Reader;
 use crate::section::{hash_of_subject, mask_of};
@@ -61,8 +61,7 @@ impl Wanted<'_> {
 pub struct Directory {
     blocks: Py<Recent>,
     tails: Py<Recent>,
-    /// The numbers of the partition in both.
-    partitions: (u32, u32),
+    partition: u64,
     /// Gives the OpenRow of a key, or None.
     open_row: Py<PyAny>,
     /// The newest first.
@@ -108,13 +107,13 @@ impl Directory {
     }
 
     fn tail<'py>(&self, py: Python<'py>, file: &File) -> Option<Bound<'py, Firsts>> {
-        let found = self.tails.get().find(py, &Key { partition: self.partitions.1, id: file.id, number: -1 })?;
+        let found = self.tails.get().find(py, &Key { partition: self.partition, id: file.id, number: -1 })?;
         found.getattr(intern!(py, "_twin")).ok()?.cast_into().ok()
     }
 
     /// The key of a block.
     fn key(&self, file: &File, number: usize) -> Key {
-        Key { partition: self.partitions.0, id: file.id, number: number as i64 }
+        Key { partition: self.partition, id: file.id, number: number as i64 }
     }
 
     /// The file of a row while it is open.
@@ -203,14 +202,14 @@ impl Directory {
         inline: Option<Py<Block>>,
         prefixes: (Vec<u8>, Vec<u8>),
     ) -> Self {
-        let partitions = (blocks.get().partition(partition), tails.get().partition(partition));
+        let partition = hash_of_partition(partition);
         let file = |(first, last, id, key, start)| {
             let id: [u8; 16] = id;
             File { first, last, id, key, start, seed: crc32(&id, seed), row: Mutex::default() }
         };
         let runs = runs.into_iter().map(|files| files.into_iter().map(file).collect()).collect();
         let (data, segments) = prefixes;
-        Directory { blocks, tails, partitions, open_row, runs, inline, data, segments }
+        Directory { blocks, tails, partition, open_row, runs, inline, data, segments }
     }
 
     /// `segment_entries` of the blocks that `Runs.blocks_of` finds. None if Python has to find them.
