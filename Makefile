@@ -88,7 +88,7 @@ TARGET = $(shell $${RUSTC:-rustc} -vV | sed -n 's/^host: //p')
 LINKED = $(if $(findstring linux,$(TARGET)),--zig --compatibility $(if $(findstring musl,$(TARGET)),musllinux_1_2,manylinux2014))
 speed-wheel: $(BIN)/python
 	@test -d "$$($${RUSTC:-rustc} --print target-libdir --target '$(TARGET)')" || rustup target add '$(TARGET)' || { \
-	    echo "make: Rust or its library for '$(TARGET)' is not installed: install it, or name a compiler in RUSTC" >&2; exit 1; }
+	    echo "make: Rust for $(or $(TARGET),this machine) is not installed: install it, or name a compiler in RUSTC" >&2; exit 1; }
 	@$(PIP) 'maturin==1.16.0' 'abi3audit==0.0.26' $(if $(LINKED),'ziglang==0.17.1')
 	@CARGO_TARGET_DIR=build/speed-wheel CARGO_ZIGBUILD_PYTHON_PATH='$(abspath $(BIN)/python)' $(BIN)/maturin build --release \
 	    --locked --manifest-path speed/Cargo.toml --target '$(TARGET)' $(LINKED) --out dist/speed
