@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
 
-from streamkit import LeaseNotAcquired, Store, TransientError
+from streamkit import Lease, LeaseNotAcquired, Store, TransientError
 from streamkit import members as presence
 from streamkit.client import Client
 from streamkit.members import Membership
@@ -16,6 +17,22 @@ from streamkit.names import internal_name
 from streamkit.store import inner
 from streamkit.testing import At, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
+
+
+@pytest.fixture(autouse=True)
+def _renewals_stop() -> Iterator[None]:
+    """Stop the renewals of leases that a test leaves behind: they would warn in the middle of another test."""
+    enter, leases = Lease.__enter__, list[Lease]()
+
+    def remember(lease: Lease) -> Lease:
+        leases.append(lease)
+        return enter(lease)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lease, "__enter__", remember)
+        yield
+    for lease in leases:
+        lease._released.set()
 
 
 def test_who_joins_is_there_until_it_leaves(subject: Subject) -> None:
