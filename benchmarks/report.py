@@ -36,15 +36,22 @@ _WHY = {
     "group: claim and acknowledge 1": "Each claim of streamkit is synced before it returns. Redis syncs once a second. "
     "The difference between the two is smaller than that between rounds.",
     "import streamkit": _START,
+    "import streamkit with its client": "About 200 modules are loaded. More than half of the time goes to those of "
+    "Python's standard library.",
     "open a store and peek": _START,
     "append, 1000 a commit": "Half of a commit's time is CPU time, as the buffered row shows. That half alone is "
-    "longer than the bare file's write and sync.",
+    "longer than the bare file's write and sync, and a faster disk makes only the bare file faster.",
     "peek": "During a round, most of ten thousand segments are peeked at for the first time. A first peek reads a "
     "block of entries. A later peek reads memory.",
     "peek of any segment": "Almost every peek reads a block of 8 KB that is not in the cache. With the twin, to read, "
     "check, decompress and search it takes 5 of a peek's 12 µs of CPU, and twenty calls of Python take the others. "
     "SQLite finds the row in pages that need no decompression.",
     "append, 1 a commit": _APPEND,
+    "append, 1 a commit, 16 threads": "The threads share commits, and they take turns at Python's interpreter: its "
+    "60 µs for each record are all of the time. One thread alone mostly waits for the disk. So a faster disk makes "
+    "one thread faster, and not sixteen.",
+    "aio: append, 1 a commit, p50": "The append takes half of it, most of that for the disk's sync. The other half "
+    "is the way from the event loop to a thread and back.",
     "append buffered, 1 a commit": _APPEND,
     "append buffered, 1000 a commit": "Half of the time goes to checking and making a thousand records. A quarter goes "
     "to the kernel, which makes pages for them.",
