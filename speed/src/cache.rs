@@ -43,7 +43,7 @@ struct Kept {
 /// The items that were used lately, up to a number of bytes. An item that was used since the last look stays.
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct Recent {
-    /// Whoever has the lock has the GIL, and runs no Python meanwhile.
+    /// The thread that has the lock has the GIL, and runs no Python meanwhile.
     kept: Mutex<Kept>,
     limit: usize,
 }

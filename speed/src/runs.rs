@@ -56,7 +56,7 @@ impl Wanted<'_> {
     }
 }
 
-/// The runs of a manifest, whose files the backend has opened. What it cannot tell is left to `Runs`, in Python.
+/// The runs of a manifest, whose files the backend has opened. Anything that it cannot tell is left to `Runs`, in Python.
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct Directory {
     blocks: Py<Recent>,

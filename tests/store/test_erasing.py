@@ -75,7 +75,7 @@ def test_nothing_is_left_on_disk_of_heads_and_runs_that_were_replaced(tmp_path: 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_short_entries_are_erased_one_by_one_from_a_batch_that_hardly_shrinks(seed: int) -> None:
-    """What is left must fit the bytes of its frame."""
+    """The remaining entries must fit the bytes of their frame."""
     dice, url = Random(seed), f"memory://{uuid4().hex}"
     texts = [base64.b64encode(dice.randbytes(dice.choice((75, 2_250, 15_000)))) for _ in range(40)]
     short = {at: b"short-%d." % at for at in range(5, 40, 8)}

@@ -245,7 +245,7 @@ def sweep(local: LocalStore, path: Path, places: list[int], rows: dict[bytes, by
 def test_a_process_that_starts_while_a_record_is_rewritten_reads_it_again(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An erasure writes over records. Who reads one at that moment may get a part of it."""
+    """An erasure writes over records. A process that reads a record at that moment may get a part of it."""
     rows = fill(local, 3)
     whole, torn = Reader.read, list[int]()
 
