@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,6 +37,7 @@ from fix_proxy import (
 )
 
 import streamkit_azure
+from harness.certificates import sign_itself
 from streamkit.backend import ABSENT, ANY, NEXT, Ambiguous, Backend, Conflict, Expect, Grant, Range
 from streamkit.errors import (
     AccessDenied,
@@ -617,7 +617,7 @@ class TestCertificates:
 
     @pytest.fixture
     def server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-        certificate, key = _certificate(tmp_path)
+        certificate, key = sign_itself(tmp_path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         server = ThreadingHTTPServer(("127.0.0.1", 0), _Table)
@@ -662,7 +662,7 @@ class TestCertificates:
     ) -> None:
         if named == "others":
             (tmp_path / named).mkdir()
-            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(_certificate(tmp_path / named)[0]))
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(sign_itself(tmp_path / named)[0]))
         if named == "another host":
             monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(server[1]))
             place = os.environ["AZURITE_CONNECTION_STRING"].replace("127.0.0.1", "localhost")
@@ -681,27 +681,3 @@ class _Table(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None: ...
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """The certificate of a server on 127.0.0.1, which signs itself, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name[:60])])
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, secret = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, secret

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import pytest
 from fix_proxy import PASS, Proxy, status
 from fix_s3 import S3Bucket
 
+from harness.certificates import sign_itself
 from streamkit.errors import AccessDenied, PermanentError
 from streamkit_s3.answer_xml import parse
 from streamkit_s3.counting import Counts
@@ -329,32 +328,7 @@ def test_a_request_to_the_wrong_region_is_sent_again_by_boto3(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The certificate of a server on 127.0.0.1, which signs itself, and its key."""
-    return _certificate(tmp_path_factory.mktemp("certificate"))
-
-
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate that signs itself, for 127.0.0.1 and for one of Amazon's servers, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, folder.name)])
-    servers = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName(AMAZON)])
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(servers, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    certificate, secret = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, secret
+    return sign_itself(tmp_path_factory.mktemp("certificate"), AMAZON)
 
 
 class Server:
@@ -497,8 +471,8 @@ def test_a_session_that_the_server_has_forgotten_is_replaced(certificate: tuple[
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Path, Path], str, str]:
     """A server's certificate and key; it as a root, and another root, as text."""
-    server = _certificate(tmp_path_factory.mktemp("server"))
-    other = _certificate(tmp_path_factory.mktemp("other"))
+    server = sign_itself(tmp_path_factory.mktemp("server"), AMAZON)
+    other = sign_itself(tmp_path_factory.mktemp("other"), AMAZON)
     return server, server[0].read_text(), other[0].read_text()
 
 
