@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .options import Archive, Json, MaxTimestamp, SpaceName, StoreId, Url, check_space, open_store, resolved_url
+from .options import Json, MaxTimestamp, SpaceName, StoreOptions, check_space, resolved_url, with_options
 from .output import print_line, record_line
 from .progress import progress
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["archive", "compact"]
 
 
+@with_options
 def archive(
+    named: StoreOptions,
     space: SpaceName,
     until: MaxTimestamp = 0,
     min_age: Annotated[
@@ -28,19 +30,16 @@ def archive(
         int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")
     ] = 1,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Move committed transactions into the space's Delta table, where every reader finds them."""
-    with open_store(url, store, archive) as opened, progress("archiving", unit="entries") as bar:
+    with named.open() as opened, progress("archiving", unit="entries") as bar:
         check_space(opened, space)
         report = opened.archive(
             space,
             until=until or None,
             min_age=min_age,
             progress=lambda transactions, entries: bar.advance(entries),
-            spread=_spread(url, processes, archive),
+            spread=_spread(named, processes),
         )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))
@@ -51,7 +50,9 @@ def archive(
         )
 
 
+@with_options
 def compact(
+    named: StoreOptions,
     space: SpaceName,
     target_file_bytes: Annotated[
         int, typer.Option(metavar="BYTES", help="The most payload of a file, before compression.")
@@ -64,19 +65,16 @@ def compact(
         int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")
     ] = 1,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Merge small files of the space's archive, and delete files that no version of the table needs."""
-    with open_store(url, store, archive) as opened, progress("compacting", unit="files") as bar:
+    with named.open() as opened, progress("compacting", unit="files") as bar:
         check_space(opened, space)
         report = opened.compact(
             space,
             target_file_bytes=target_file_bytes,
             retention_hours=retention_hours,
             progress=bar.at,
-            spread=_spread(url, processes, archive),
+            spread=_spread(named, processes),
         )
     if json:
         print_line(record_line(msgspec.to_builtins(report)))
@@ -84,7 +82,7 @@ def compact(
         print_line(f"{report.before:,} files became {report.after:,}; {report.removed:,} old ones were removed")
 
 
-def _spread(url: str | None, processes: int, archive: str | None) -> Processes | None:
+def _spread(named: StoreOptions, processes: int) -> Processes | None:
     from streamkit.archive import Processes
 
-    return None if processes == 1 else Processes(resolved_url(url), processes, archive=archive)
+    return None if processes == 1 else Processes(resolved_url(named.url), processes, archive=named.archive)

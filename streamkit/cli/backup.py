@@ -8,10 +8,9 @@ from uuid import UUID
 import msgspec
 import typer
 
-from streamkit import PermanentError, Store
 from streamkit.backup import BackupPoint
 
-from .options import Archive, Json, MaxTimestamp, StoreId, Url, open_client, open_store, resolved_url
+from .options import Json, MaxTimestamp, StoreOptions, open_client, with_options
 from .output import iso, print_line, print_note, record_line
 from .progress import progress
 
@@ -27,7 +26,9 @@ OneSpace = Annotated[
 ]
 
 
+@with_options
 def backup(
+    named: StoreOptions,
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="Where backups are kept: a directory, or a URL.", show_default=False)
     ],
@@ -42,20 +43,17 @@ def backup(
         bool, typer.Option("--points", help="List the points of the backup, and back up nothing.")
     ] = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Back up the whole store while it is in use, internal spaces and archives included.
 
     Each backup is a new point. Only data that is new since the last point is copied.
     """
-    with open_store(url, store, archive) as opened:
+    with named.open() as opened:
         if points:
             for point in opened.backups(target):
                 _print_point(point, json)
             return
-        _check_there(opened, url, archive)
+        named.check_exists(opened)
         with progress("backing up", unit="B") as bar:
             report = opened.backup(
                 target, keep=keep, skip_damaged=skip_damaged, progress=lambda files, size: bar.advance(size)
@@ -89,14 +87,9 @@ def _note_skipped(point: BackupPoint) -> None:
     print_note(f"CorruptData: point {point.number} lacks damaged spaces: {names}")
 
 
-def _check_there(opened: Store, url: str | None, archive: str | None) -> None:
-    """Raise PermanentError if there is no such store: an empty backup is mostly a mistyped UUID."""
-    with open_client(url, archive) as client:
-        if opened.id not in client.stores():
-            raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
-
-
+@with_options
 def restore(
+    named: StoreOptions,
     space: OneSpace = None,
     source: Annotated[
         str | None,
@@ -127,9 +120,6 @@ def restore(
     until: MaxTimestamp = 0,
     cold: Annotated[bool, typer.Option("--cold", help="Read only the archive, for a store whose log is lost.")] = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Restore a store from its backup into an empty store, or copy one space of another store.
 
@@ -147,7 +137,7 @@ def restore(
             if value:
                 raise typer.BadParameter(f"{name} goes with --from, not with --backup", param_hint=name)
         of = None if backup_of is None else _uuid(backup_of, "--backup-of")
-        with open_store(url, store, archive) as opened, progress("restoring", unit="B") as bar:
+        with named.open() as opened, progress("restoring", unit="B") as bar:
             restored = opened.restore_backup(
                 source,
                 point=point,
@@ -173,8 +163,8 @@ def restore(
     assert origin is not None
     other = _uuid(origin, "--from")
     with (
-        open_client(from_url or url, from_archive or (None if from_url else archive)) as client,
-        open_store(url, store, archive) as opened,
+        open_client(from_url or named.url, from_archive or (None if from_url else named.archive)) as client,
+        named.open() as opened,
         progress("restoring", unit="entries") as bar,
     ):
         report = opened.restore(

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from streamkit import PermanentError
 from streamkit.doctor import diagnose
 from streamkit.speed import codec
 
-from .options import Archive, Json, StoreId, Url, open_client, open_store, resolved_url
+from .options import Json, StoreOptions, with_options
 from .output import print_line, record_line
 
 __all__ = ["doctor"]
 
 
-def doctor(json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_options
+def doctor(named: StoreOptions, json: Json = False) -> None:
     """Explain what is slow and why: requests, index, clocks, groups. Nothing is written.
 
     Each process counts its own conflicts, retries and cold caches: call `streamkit.doctor.diagnose(store)` in the slow
     process.
     """
-    with open_store(url, store, archive) as opened:
+    with named.open() as opened:
         found = diagnose(opened)
         if not found.probe.spaces:
-            with open_client(url, archive) as client:
-                if opened.id not in client.stores():
-                    raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
+            named.check_exists(opened)
     spaces = found.probe.spaces
     if json:
         for finding in found.findings:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec
+from typing import Annotated, Any, Concatenate, NamedTuple, ParamSpec
 from uuid import UUID, uuid4
 
 import typer
@@ -31,13 +31,14 @@ __all__ = [
     "SegmentName",
     "SpaceName",
     "StoreId",
+    "StoreOptions",
     "Url",
     "check_space",
     "metadata_pairs",
     "note_missing",
     "open_client",
-    "open_store",
     "resolved_url",
+    "with_options",
     "with_store",
 ]
 
@@ -114,23 +115,36 @@ def open_client(url: str | None, archive: str | None = None) -> Client:
         raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
-@contextmanager
-def open_store(url: str | None, store_id: str | None, archive: str | None = None) -> Iterator[Store]:
-    """The store of --store or $STREAMKIT_STORE. None is guessed, because a store is a tenant."""
-    named = store_id or os.environ.get("STREAMKIT_STORE")
-    with open_client(url, archive) as client:
-        if not named:
-            raise typer.BadParameter(_no_store(client), param_hint="--store")
-        try:
-            chosen = UUID(named)
-        except ValueError:
-            raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
-        with client.store(chosen) as store:
-            yield store
+class StoreOptions(NamedTuple):
+    """The options of a command that name a store."""
+
+    url: str | None
+    store: str | None
+    archive: str | None
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """The store of --store or $STREAMKIT_STORE. None is guessed, because a store is a tenant."""
+        named = self.store or os.environ.get("STREAMKIT_STORE")
+        with open_client(self.url, self.archive) as client:
+            if not named:
+                raise typer.BadParameter(_no_store(client), param_hint="--store")
+            try:
+                chosen = UUID(named)
+            except ValueError:
+                raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+            with client.store(chosen) as store:
+                yield store
+
+    def check_exists(self, store: Store) -> None:
+        """Raise PermanentError if the store does not exist: a mistyped UUID must not look like an empty store."""
+        with open_client(self.url, self.archive) as client:
+            if store.id not in client.stores():
+                raise PermanentError(f"there is no store {store.id} at {resolved_url(self.url)}")
 
 
-def with_store(command: Callable[Concatenate[Store, P], None]) -> Callable[..., None]:
-    """Open the store of a command's first parameter. The command gets the options that name it, after its own."""
+def with_options(command: Callable[Concatenate[StoreOptions, P], None]) -> Callable[..., None]:
+    """Give a command the options that name a store, after its own. Its first parameter gets them."""
     signature = inspect.signature(command, eval_str=True)
     named = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -138,14 +152,24 @@ def with_store(command: Callable[Concatenate[Store, P], None]) -> Callable[..., 
     ]
 
     @wraps(command)
-    def opening(*, url: str | None, store: str | None, archive: str | None, **options: Any) -> None:
-        with open_store(url, store, archive) as opened:
-            command(opened, **options)  # type: ignore[call-arg]
+    def calling(*, url: str | None, store: str | None, archive: str | None, **own: Any) -> None:
+        command(StoreOptions(url, store, archive), **own)  # type: ignore[call-arg]
 
     parameters = [*signature.parameters.values()][1:] + named
-    opening.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    opening.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return opening
+    calling.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    calling.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return calling
+
+
+def with_store(command: Callable[Concatenate[Store, P], None]) -> Callable[..., None]:
+    """Give a command the options that name a store, after its own. Its first parameter gets the open store."""
+
+    @wraps(command)
+    def opening(options: StoreOptions, /, *args: P.args, **own: P.kwargs) -> None:
+        with options.open() as opened:
+            command(opened, *args, **own)
+
+    return with_options(opening)
 
 
 def check_space(store: Store, space: str) -> None:

@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from streamkit import PermanentError, Store, StreamkitError
+from streamkit import Store, StreamkitError
 from streamkit.errors import remedy_for
 
-from .options import Archive, Json, StoreId, Url, check_space, open_client, open_store, resolved_url
+from .options import Json, StoreOptions, check_space, with_options
 from .output import print_line, print_note, record_line
 from .progress import progress
 
@@ -24,19 +24,18 @@ OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space
 _COUNTS = ("transactions", "entries", "segments")
 
 
-def verify(
-    space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
-) -> None:
+@with_options
+def verify(named: StoreOptions, space: OneSpace = None, json: Json = False) -> None:
     """Check the log, the archive and the index; print every finding, and exit with 1 if there is one.
 
     It looks for gaps, damage and differences. Internal spaces hold the state of groups, queues, views and routes:
     they are checked and not counted. With --json the last line is a summary, also after an error.
     """
     try:
-        with open_store(url, store, archive) as opened, progress("verifying", unit="transactions") as bar:
+        with named.open() as opened, progress("verifying", unit="transactions") as bar:
             report = opened.verify(space, progress=bar.at)
             if report.ok and not report.transactions:
-                _check_there(opened, space, url, archive)
+                _check_there(opened, space, named)
     except StreamkitError as error:
         if json:
             failed = f"{type(error).__name__}: {error}"
@@ -68,20 +67,21 @@ def verify(
         raise typer.Exit(1)
 
 
-def repair(
-    space: OneSpace = None, json: Json = False, url: Url = None, store: StoreId = None, archive: Archive = None
-) -> None:
+@with_options
+def repair(named: StoreOptions, space: OneSpace = None, json: Json = False) -> None:
     """Build the index again from the log and the archive. Stop writers and archivers first.
 
     The log and the archive are not changed."""
-    with open_store(url, store, archive) as opened:
+    with named.open() as opened:
         rows = opened.repair(space)
         if not rows:
-            _check_there(opened, space, url, archive)  # afterwards: the list of spaces may have been damaged
+            _check_there(opened, space, named)  # afterwards: the list of spaces may have been damaged
     print_line(record_line({"rows": rows}) if json else f"the index was rebuilt: {rows:,} rows were written or removed")
 
 
+@with_options
 def salvage(
+    named: StoreOptions,
     space: Annotated[str, typer.Argument(metavar="SPACE", help="The damaged space.", show_default=False)],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The new space.", show_default=False)],
     into: Annotated[
@@ -96,9 +96,6 @@ def salvage(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; only report the losses.")] = False,
     json: Json = False,
-    url: Url = None,
-    store: StoreId = None,
-    archive: Archive = None,
 ) -> None:
     """Copy every intact transaction of a damaged space to a new space, and print each lost one.
 
@@ -106,10 +103,11 @@ def salvage(
     all the same. The damaged space is not changed. Nobody may write to it meanwhile.
     """
     with ExitStack() as stack:
-        opened = stack.enter_context(open_store(url, store, archive))
+        opened = stack.enter_context(named.open())
         other = None
         if into is not None or into_url is not None:
-            other = stack.enter_context(open_store(into_url or url, into or str(opened.id), archive))
+            target_store = StoreOptions(into_url or named.url, into or str(opened.id), named.archive)
+            other = stack.enter_context(target_store.open())
         bar = stack.enter_context(progress("salvaging", unit="transactions"))
         report = opened.salvage(space, target, into=other, dry_run=dry_run, progress=bar.at)
     done = "would be copied" if dry_run else "were copied"
@@ -134,20 +132,19 @@ def salvage(
         raise typer.Exit(1)
 
 
-def maintain(space: OneSpace = None, url: Url = None, store: StoreId = None, archive: Archive = None) -> None:
+@with_options
+def maintain(named: StoreOptions, space: OneSpace = None) -> None:
     """Do the upkeep of index, log and archive now. Run it on a schedule.
 
     Writers otherwise do this work in small steps. Readers do not need it, but may be faster after it."""
-    with open_store(url, store, archive) as opened:
+    with named.open() as opened:
         if space is not None or next(iter(opened.get_spaces()), None) is None:
-            _check_there(opened, space, url, archive)
+            _check_there(opened, space, named)
         opened.maintain(space)
 
 
-def _check_there(opened: Store, space: str | None, url: str | None, archive: str | None) -> None:
+def _check_there(opened: Store, space: str | None, named: StoreOptions) -> None:
     """Raise PermanentError if there is no such store, or no such space in it: nothing was found, and nothing done."""
     if space is not None:
         check_space(opened, space)
-    with open_client(url, archive) as client:
-        if opened.id not in client.stores():
-            raise PermanentError(f"there is no store {opened.id} at {resolved_url(url)}")
+    named.check_exists(opened)
