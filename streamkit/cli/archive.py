@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from .options import Json, MaxTimestamp, SpaceName, StoreOptions, check_space, resolved_url, with_options
-from .output import print_line, record_line
+from .output import print_result
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -41,13 +40,12 @@ def archive(
             progress=lambda transactions, entries: bar.advance(entries),
             spread=_spread(named, processes),
         )
-    if json:
-        print_line(record_line(msgspec.to_builtins(report)))
-    else:
-        print_line(
-            f"{report.entries:,} entries of {report.transactions:,} transactions archived in {report.files:,} files, "
-            f"{report.bytes:,} bytes; {report.removed:,} transactions left the log"
-        )
+    print_result(
+        report,
+        f"{report.entries:,} entries of {report.transactions:,} transactions archived in {report.files:,} files, "
+        f"{report.bytes:,} bytes; {report.removed:,} transactions left the log",
+        json,
+    )
 
 
 @with_options
@@ -76,10 +74,9 @@ def compact(
             progress=bar.at,
             spread=_spread(named, processes),
         )
-    if json:
-        print_line(record_line(msgspec.to_builtins(report)))
-    else:
-        print_line(f"{report.before:,} files became {report.after:,}; {report.removed:,} old ones were removed")
+    print_result(
+        report, f"{report.before:,} files became {report.after:,}; {report.removed:,} old ones were removed", json
+    )
 
 
 def _spread(named: StoreOptions, processes: int) -> Processes | None:

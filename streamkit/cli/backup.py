@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-import msgspec
 import typer
 
 from streamkit.backup import BackupPoint
 
 from .options import Json, MaxTimestamp, StoreOptions, open_client, with_options
-from .output import iso, print_line, print_note, record_line
+from .output import iso, print_line, print_note, print_result, record_line
 from .progress import progress
 
 __all__ = ["backup", "restore"]
@@ -58,14 +57,13 @@ def backup(
             report = opened.backup(
                 target, keep=keep, skip_damaged=skip_damaged, progress=lambda files, size: bar.advance(size)
             )
-    if json:
-        print_line(record_line(msgspec.to_builtins(report)))
-    else:
-        removed = f"; {report.removed:,} older points were removed" if report.removed else ""
-        print_line(
-            f"point {report.point.number} has {report.point.transactions:,} transactions of {report.point.spaces:,} "
-            f"spaces; {report.files:,} files were copied, {report.bytes:,} bytes{removed}"
-        )
+    removed = f"; {report.removed:,} older points were removed" if report.removed else ""
+    print_result(
+        report,
+        f"point {report.point.number} has {report.point.transactions:,} transactions of {report.point.spaces:,} "
+        f"spaces; {report.files:,} files were copied, {report.bytes:,} bytes{removed}",
+        json,
+    )
     if report.point.skipped:
         _note_skipped(report.point)
         raise typer.Exit(1)
@@ -73,7 +71,7 @@ def backup(
 
 def _print_point(point: BackupPoint, json: bool) -> None:
     if json:
-        print_line(record_line(msgspec.to_builtins(point)))
+        print_line(record_line(point))
     else:
         print_line(
             f"{point.number}  {iso(point.timestamp)}  {point.spaces:,} spaces  {point.transactions:,} transactions"
@@ -145,13 +143,12 @@ def restore(
                 backup_of=of,
                 progress=lambda files, size: bar.advance(size),
             )
-        if json:
-            print_line(record_line(msgspec.to_builtins(restored)))
-        else:
-            print_line(
-                f"point {restored.point.number} of {iso(restored.point.timestamp)} is back: {restored.spaces:,} "
-                f"spaces, {restored.bytes:,} bytes; {restored.erasures:,} later erasures were made again"
-            )
+        print_result(
+            restored,
+            f"point {restored.point.number} of {iso(restored.point.timestamp)} is back: {restored.spaces:,} "
+            f"spaces, {restored.bytes:,} bytes; {restored.erasures:,} later erasures were made again",
+            json,
+        )
         if restored.point.skipped:
             _note_skipped(restored.point)
         return
@@ -174,13 +171,12 @@ def restore(
             tier="cold" if cold else "all",
             progress=lambda transactions, entries: bar.advance(entries),
         )
-    if json:
-        print_line(record_line(msgspec.to_builtins(report)))
-    else:
-        print_line(
-            f"{report.entries:,} entries of {report.transactions:,} transactions restored; {report.present:,} "
-            "transactions existed already"
-        )
+    print_result(
+        report,
+        f"{report.entries:,} entries of {report.transactions:,} transactions restored; {report.present:,} "
+        "transactions existed already",
+        json,
+    )
 
 
 def _uuid(text: str, option: str) -> UUID:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from streamkit.doctor import diagnose
 from streamkit.speed import codec
 
@@ -27,7 +25,7 @@ def doctor(named: StoreOptions, json: Json = False) -> None:
     spaces = found.probe.spaces
     if json:
         for finding in found.findings:
-            print_line(record_line(msgspec.to_builtins(finding)))
+            print_line(record_line(finding))
         request = round(found.probe.request_seconds, 6)
         summary = {"ok": found.ok, "spaces": len(spaces), "request_seconds": request, "codec": codec()}
         print_line(record_line(summary))

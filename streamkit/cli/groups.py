@@ -12,7 +12,7 @@ from streamkit import DeliveryLost, PermanentError, Store
 from streamkit.terminal import visible
 
 from .options import Json, SpaceName, note_missing, with_store
-from .output import entry_line, entry_text, iso, print_line, print_note, record_line
+from .output import entry_line, entry_text, iso, print_line, print_note, print_result, record_line
 
 if TYPE_CHECKING:
     from streamkit.groups import Delivery, Group, GroupStatus
@@ -31,7 +31,7 @@ def groups(opened: Store, space: SpaceName, json: Json = False) -> None:
     """List the groups of a space."""
     names = opened.get_groups(space)
     for name in names:
-        print_line(record_line({"space": space, "group": name}) if json else name)
+        print_result({"space": space, "group": name}, name, json)
     if not names:
         note_missing(opened, space)
 

@@ -9,7 +9,7 @@ import typer
 from streamkit import CorruptData, Store
 
 from .options import Archive, Json, SpaceName, Url, check_space, note_missing, open_client, with_store
-from .output import iso, print_line, print_note, record_line, status_fields, status_text
+from .output import iso, print_line, print_note, print_result, record_line, status_fields, status_text
 from .progress import progress
 
 __all__ = ["segments", "spaces", "status", "stores"]
@@ -30,7 +30,7 @@ def stores(
     with open_client(url, archive) as client:
         for store_id in sorted(client.stores()):
             if not long:
-                print_line(record_line({"store": store_id}) if json else str(store_id))
+                print_result({"store": store_id}, str(store_id), json)
                 continue
             with client.store(store_id) as store:
                 names, size = len(list(store.get_spaces())), store.size()
@@ -51,7 +51,7 @@ def stores(
 def spaces(opened: Store, json: Json = False) -> None:
     """List the spaces of the store."""
     for name in opened.get_spaces():
-        print_line(record_line({"space": name}) if json else name)
+        print_result({"space": name}, name, json)
 
 
 @with_store
@@ -66,9 +66,9 @@ def segments(
     for name in opened.get_segments(space):
         if long:
             found = opened.segment_status(space, name)
-            print_line(record_line(status_fields(found)) if json else status_text(found))
+            print_result(status_fields(found), status_text(found), json)
         else:
-            print_line(record_line({"space": space, "segment": name}) if json else name)
+            print_result({"space": space, "segment": name}, name, json)
     if name is None:
         note_missing(opened, space)
 
@@ -89,7 +89,7 @@ def status(
         check_space(opened, space)
     if space is not None and segment is not None:
         found = opened.segment_status(space, segment)
-        print_line(record_line(status_fields(found)) if json else status_text(found))
+        print_result(status_fields(found), status_text(found), json)
         if not found.last_sequence:
             print_note(f"the space {space!r} has no segment {segment!r}")
         return
@@ -104,7 +104,7 @@ def status(
             print_note(f"space {name!r} is damaged: {error}")
             damaged += 1
             continue
-        print_line(record_line(fields) if json else _summary_text(fields))
+        print_result(fields, _summary_text(fields), json)
     if not names:
         print_note(f"the store {opened.id} is empty")
     if damaged:

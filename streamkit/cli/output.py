@@ -26,6 +26,7 @@ __all__ = [
     "iso",
     "print_line",
     "print_note",
+    "print_result",
     "record_line",
     "status_fields",
     "status_text",
@@ -62,8 +63,13 @@ def confirmed(question: str) -> bool:
             return answer.startswith("y")
 
 
-def record_line(fields: dict[str, Any]) -> bytes:
+def record_line(fields: object) -> bytes:
     return json_escaped(_json.encode(fields))
+
+
+def print_result(fields: object, text: bytes | str, json: bool) -> None:
+    """Write one line: the fields for a program that has asked with --json, else the text."""
+    print_line(record_line(fields) if json else text)
 
 
 def iso(timestamp: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import typer
 
 from streamkit import CorruptData, Store
@@ -12,7 +11,7 @@ from streamkit.removing.report import EraseReport
 from streamkit.store import inner
 
 from .options import Json, SpaceName, check_space, metadata_pairs, with_store
-from .output import confirmed, print_line, print_note, record_line
+from .output import confirmed, print_line, print_note, print_result, record_line
 from .progress import progress
 
 __all__ = ["erase", "rm", "size", "trim"]
@@ -61,8 +60,7 @@ def trim(
         dry_run=dry_run,
     )
     what = "would go" if dry_run else "are gone"
-    fields = msgspec.to_builtins(report)
-    print_line(record_line(fields) if json else f"{report.entries:,} entries, {report.bytes:,} bytes {what}")
+    print_result(report, f"{report.entries:,} entries, {report.bytes:,} bytes {what}", json)
 
 
 def _sequence(text: str) -> int:
@@ -101,7 +99,7 @@ def erase(
             found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
             text = f"{_amounts(found)} would be erased"
             if dry_run:
-                print_line(record_line(msgspec.to_builtins(found)) if json else text)
+                print_result(found, text, json)
                 return
             print_note(text)
             if not found.entries and not found.hidden:
@@ -114,7 +112,7 @@ def erase(
                 raise typer.Exit(1)
         report = opened.erase(space, segment, first=first, last=last, metadata=pairs, progress=bar.at)
     if json:
-        print_line(record_line(msgspec.to_builtins(report)))
+        print_line(record_line(report))
     else:
         print_line(
             f"{_amounts(report)} are erased: "

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from streamkit import Store
 
 from .options import Json, MaxTimestamp, check_space, with_store
-from .output import print_line, record_line
+from .output import print_result
 from .progress import progress
 
 __all__ = ["export", "import_"]
@@ -56,13 +55,12 @@ def export(
         check_space(opened, name)
     with progress("exporting", unit="entries") as bar:
         report = export_store(opened, file, spaces=space, until=until or None, progress=bar.at)
-    if json:
-        print_line(record_line(msgspec.to_builtins(report)))
-    else:
-        print_line(
-            f"{report.entries:,} entries of {report.spaces:,} spaces, {report.bytes:,} bytes, are in {file}; "
-            f"{report.resumed:,} of them existed already"
-        )
+    print_result(
+        report,
+        f"{report.entries:,} entries of {report.spaces:,} spaces, {report.bytes:,} bytes, are in {file}; "
+        f"{report.resumed:,} of them existed already",
+        json,
+    )
 
 
 @with_store
@@ -85,10 +83,9 @@ def import_(
         raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
     with progress("importing", unit="entries") as bar:
         report = import_store(opened, file, restart=restart, progress=bar.at)
-    if json:
-        print_line(record_line(msgspec.to_builtins(report)))
-    else:
-        print_line(
-            f"{report.entries:,} entries of {report.spaces:,} spaces are in the store; {report.present:,} of them "
-            f"existed already"
-        )
+    print_result(
+        report,
+        f"{report.entries:,} entries of {report.spaces:,} spaces are in the store; {report.present:,} of them "
+        f"existed already",
+        json,
+    )

@@ -13,7 +13,7 @@ from streamkit import Store, StreamkitError
 from streamkit.errors import remedy_for
 
 from .options import Json, StoreOptions, check_space, with_options
-from .output import print_line, print_note, record_line
+from .output import print_line, print_note, print_result, record_line
 from .progress import progress
 
 __all__ = ["maintain", "repair", "salvage", "verify"]
@@ -50,7 +50,7 @@ def verify(named: StoreOptions, space: OneSpace = None, json: Json = False) -> N
             "problem": finding.problem,
         }
         text = f"{finding.space}/{finding.partition}  {finding.key!r}  {finding.problem}"
-        print_line(record_line(fields) if json else text)
+        print_result(fields, text, json)
     counts = {name: getattr(report, name) for name in _COUNTS}
     if json:
         print_line(record_line({"ok": report.ok, "findings": findings, **counts}))
@@ -76,7 +76,7 @@ def repair(named: StoreOptions, space: OneSpace = None, json: Json = False) -> N
         rows = opened.repair(space)
         if not rows:
             _check_there(opened, space, named)  # afterwards: the list of spaces may have been damaged
-    print_line(record_line({"rows": rows}) if json else f"the index was rebuilt: {rows:,} rows were written or removed")
+    print_result({"rows": rows}, f"the index was rebuilt: {rows:,} rows were written or removed", json)
 
 
 @with_options

@@ -10,7 +10,7 @@ import typer
 from streamkit import Store
 
 from .options import Json, with_store
-from .output import iso, print_line, record_line
+from .output import iso, print_line, print_result, record_line
 from .program import load, parts_of, program_of
 from .progress import progress
 
@@ -37,7 +37,7 @@ def views(opened: Store, json: Json = False) -> None:
 
 def _print(found: LocalView, json: bool) -> None:
     if json:
-        print_line(record_line(msgspec.to_builtins(found)))
+        print_line(record_line(found))
         return
     if not found.path:
         print_line(f"{found.name}  not on this machine, {found.published} published")
@@ -117,8 +117,7 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         _print_rows(ask(found.db, found.path, sql or ""), json)
     elif action == "publish":
         done = found.publish()
-        fields = msgspec.to_builtins(done)
-        print_line(record_line(fields) if json else f"{done.name}: {done.entries:,} entries, {done.bytes:,} bytes")
+        print_result(done, f"{done.name}: {done.entries:,} entries, {done.bytes:,} bytes", json)
     else:
         if action == "rebuild":
             with progress("building", unit="entries") as bar:
@@ -131,24 +130,17 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
                 status = found.rebuild(progress=tell)
         else:
             status = found.status()
-        fields = msgspec.to_builtins(status)
-        text = f"{status.name}  {status.state}  {status.entries:,} entries applied"
-        print_line(record_line(fields) if json else text)
+        print_result(status, f"{status.name}  {status.state}  {status.entries:,} entries applied", json)
 
 
 @with_store
 def routes(opened: Store, json: Json = False) -> None:
     """List the routes of the store with their positions, and the reasons of paused ones."""
     for found in opened.get_routes():
-        if json:
-            print_line(record_line(msgspec.to_builtins(found)))
-            continue
         error = f"  {found.error.error}" if found.error else ""
         state = "" if found.state == "unknown" else f"  {found.state}{error}"
-        print_line(
-            f"{found.name}  {found.source} -> {found.target}  {found.entries:,} entries read, {found.copied:,} "
-            f"copied{state}"
-        )
+        read = f"{found.entries:,} entries read, {found.copied:,} copied"
+        print_result(found, f"{found.name}  {found.source} -> {found.target}  {read}{state}", json)
 
 
 def run(
@@ -168,7 +160,7 @@ def run(
     for part in program.status():
         fields = msgspec.to_builtins(part, enc_hook=_told)
         text = f"{part.name}  {part.state}" + (f"  {part.error}" if part.error else "")
-        print_line(record_line(fields) if json else text)
+        print_result(fields, text, json)
 
 
 def _told(value: Any) -> str:

@@ -14,7 +14,7 @@ from streamkit.store import inner
 
 from .ndjson import RecordBatch, read_batches, segment_from, segment_named
 from .options import Json, SpaceName, metadata_pairs, with_store
-from .output import print_line, record_line
+from .output import print_result
 from .progress import progress
 
 __all__ = ["create", "produce"]
@@ -33,7 +33,7 @@ def create(
     If the space exists with the same settings, nothing is changed."""
     opened.create_space(space, partitions=partitions, durability=durability)
     fields: dict[str, Any] = {"space": space, "partitions": partitions, "durability": durability}
-    print_line(record_line(fields) if json else f"{space}  {partitions} partition(s), {durability}")
+    print_result(fields, f"{space}  {partitions} partition(s), {durability}", json)
 
 
 @with_store
@@ -126,7 +126,7 @@ def produce(
     }
     rate = lines / seconds if seconds else 0.0
     text = f"{lines:,} lines to {len(segments):,} segments of {space} in {commits:,} commits, {rate:,.0f} lines/s"
-    print_line(record_line(fields) if json else text)
+    print_result(fields, text, json)
 
 
 def _by_partition(batch: RecordBatch, partitions: int) -> dict[int, dict[str, list[Record]]]:
