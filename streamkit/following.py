@@ -12,7 +12,7 @@ from .log.floors import Gaps
 from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
 from .log.partition import Partition
-from .log.read_space import Cursor, merge
+from .log.read_space import SpaceCursor, merge
 from .model import Entry, SegmentStatus
 from .reading import Reader
 
@@ -58,7 +58,7 @@ class Follower:
     def space(self, space: str, after: Offset | None, timeout: float | None, gaps: Gaps) -> Following[Any]:
         timer = self._timer(space, timeout)
         reader = self._reader
-        cursor: Cursor | None = None
+        cursor: SpaceCursor | None = None
 
         def look() -> Iterator[list[Any]]:
             nonlocal cursor
@@ -74,7 +74,7 @@ class Follower:
         """Follow several spaces. Ends at once if there are none."""
         timer = self._timer("\n".join(after), timeout if after else 0.0, tuple(after))
         reader = self._reader
-        cursors: dict[str, Cursor] = {}
+        cursors: dict[str, SpaceCursor] = {}
 
         def look() -> Iterator[list[Any]]:
             self._handle.check_open()

@@ -14,7 +14,7 @@ from .log.floors import Gaps
 from .log.offsets import Offset
 from .log.partition import Partition
 from .log.read_segment import last_entry, segment_batches
-from .log.read_space import Cursor, space_backwards
+from .log.read_space import SpaceCursor, space_backwards
 from .log.segment_view import row_of
 from .log.statuses import present
 from .model import Entry, SegmentStatus, no_status
@@ -120,12 +120,12 @@ class Reader:
             else:
                 yield from cursor.batches(bounds, since, together=together)
 
-    def cursor(self, space: str, offset: Offset | None) -> tuple[Cursor | None, int | None]:
+    def cursor(self, space: str, offset: Offset | None) -> tuple[SpaceCursor | None, int | None]:
         """A cursor over all partitions of a space, None if there is none, and `since` for Partition.refresh."""
         known, since = self._handle.look_up(space)
         if offset is not None:
             offset.check(known.settings if known else None)
-        return (Cursor(known.partitions, offset) if known else None), since
+        return (SpaceCursor(known.partitions, offset) if known else None), since
 
     def entries(
         self, batches: Iterator[Batch], limit: int, reverse: bool = False, gaps: Gaps = "skip"

@@ -10,7 +10,7 @@ from uuid import UUID
 from ..errors import CorruptData, EntriesRemoved
 from ..log.batches import Batch, Bounds, intact, told
 from ..log.offsets import Offset
-from ..log.read_partition import Place, logged, partition_batches
+from ..log.read_partition import ReadPosition, logged, partition_batches
 from ..log.read_space import is_named, position_of
 from ..log.visible import floor_of, hides, number_gap, raises
 from .schema import check_installed, schema
@@ -159,7 +159,7 @@ def _archived(
 
     EntriesRemoved if a trim has overtaken the reader.
     """
-    at = Place(*start)
+    at = ReadPosition(*start)
 
     def walk(view: LogView) -> Iterator[pa.Table | Batch]:
         gap = number_gap(partition.space, (at.number, at.index), view.floor) if (at.number, at.index) > (1, 0) else None

@@ -12,10 +12,10 @@ from .manifest import Manifest, RunGone
 if TYPE_CHECKING:
     from .partition import Partition
 
-__all__ = ["Index", "MakeIndex", "Rows", "RunGone"]
+__all__ = ["BlockRows", "Index", "MakeIndex", "RunGone"]
 
 
-class Rows(Protocol):
+class BlockRows(Protocol):
     """Sorted rows in memory: a block of a run."""
 
     def seek(self, key: bytes, low: int = 0) -> int:
@@ -50,7 +50,7 @@ class Index(Protocol):
         """
         ...
 
-    def blocks_of(self, segment: str, start: bytes, end: bytes) -> tuple[Sequence[Rows], int] | None:
+    def blocks_of(self, segment: str, start: bytes, end: bytes) -> tuple[Sequence[BlockRows], int] | None:
         """The blocks with a segment's data rows, start <= key < end, in order, and how many of the last ones are of the
         newest run that may have the segment's status. If these have no data row, look up the status.
 

@@ -35,8 +35,8 @@ __all__ = [
     "START",
     "EncodedPack",
     "PackBuilder",
+    "PackRows",
     "PackTable",
-    "Rows",
     "check_start",
     "encode_pack",
     "open_block",
@@ -69,7 +69,7 @@ _FEW = 16 << 10
 """Neighbouring blocks of fewer bytes become one when packs are merged."""
 
 
-class Block(NamedTuple):
+class PackBlock(NamedTuple):
     number: int
     """The number of its first record."""
     timestamp: int
@@ -92,7 +92,7 @@ class EncodedPack(msgspec.Struct, frozen=True, gc=False):
     records: int
 
 
-class Rows(Protocol):
+class PackRows(Protocol):
     """(number, record) of several transactions, in order."""
 
     def __len__(self) -> int: ...
@@ -103,7 +103,7 @@ class Rows(Protocol):
 class PackTable:
     """The places of a pack's records."""
 
-    def __init__(self, blocks: list[Block], first: int, last: int, lengths: array[int]) -> None:
+    def __init__(self, blocks: list[PackBlock], first: int, last: int, lengths: array[int]) -> None:
         self.blocks = blocks
         self.first = first
         self.last = last
@@ -132,7 +132,7 @@ class PackTable:
         first = self.first
         return sum(self.lengths[self._numbers[block] - first : number - first])
 
-    def records(self, block: int, raw: bytes, first: int = 0, last: int = _LAST) -> Rows:
+    def records(self, block: int, raw: bytes, first: int = 0, last: int = _LAST) -> PackRows:
         """Return (number, record) of the transactions first..last that are in a block, in order: to be read once."""
         numbers, start = self._numbers, self.first
         begin = max(first, numbers[block])
@@ -142,7 +142,7 @@ class PackTable:
         lengths = self.lengths[begin - start : after - start]
         place = sum(self.lengths[numbers[block] - start : begin - start])
         if _twin is not None:
-            rows: Rows | None = _twin.pack_rows(raw, lengths, begin, place)
+            rows: PackRows | None = _twin.pack_rows(raw, lengths, begin, place)
             if rows is not None:
                 return rows
         places = pairwise(accumulate(lengths, initial=place))
@@ -168,7 +168,7 @@ class PackBuilder:
         self._timestamp_of = timestamp_of
         self._seed = seed
         self._lengths = array("I", bytes(4 * (last - first + 1)))
-        self._blocks: list[Block] = []
+        self._blocks: list[PackBlock] = []
         self._parts = [_FIRST.pack(_MAGIC, VERSION, 0, 0)]
         self._place = _FIRST.size
         self._records = 0
@@ -229,11 +229,11 @@ class PackBuilder:
             if len(packed) < len(raw):
                 stored, flags = packed, _ZSTD
         crc = _block_crc(stored, self._begin, self._seed)
-        self._put(Block(self._begin, self._since, self._place, len(stored), len(raw), flags, crc), stored)
+        self._put(PackBlock(self._begin, self._since, self._place, len(stored), len(raw), flags, crc), stored)
         batch.clear()
         self._size = 0
 
-    def _put(self, block: Block, stored: bytes) -> None:
+    def _put(self, block: PackBlock, stored: bytes) -> None:
         self._blocks.append(block)
         self._parts.append(stored)
         self._place += len(stored)
@@ -300,7 +300,7 @@ def read_table(tail: bytes, seed: int) -> PackTable:
     try:
         first, last, count = _FRONT.unpack_from(table)
         end = _FRONT.size + count * _BLOCK.size
-        blocks = [Block(*fields) for fields in _BLOCK.iter_unpack(table[_FRONT.size : end])]
+        blocks = [PackBlock(*fields) for fields in _BLOCK.iter_unpack(table[_FRONT.size : end])]
         lengths = array("I")
         lengths.frombytes(table[end:])
     except (struct.error, ValueError) as error:
@@ -333,7 +333,7 @@ def _check_version(version: int) -> None:
         )
 
 
-def open_block(block: Block, stored: bytes, seed: int) -> bytes:
+def open_block(block: PackBlock, stored: bytes, seed: int) -> bytes:
     """The raw bytes of a block. CorruptData if a bit of it has changed."""
     _check_block(block, stored, seed)
     if block.raw > 2 * MOST:
@@ -343,7 +343,7 @@ def open_block(block: Block, stored: bytes, seed: int) -> bytes:
     return _unpack(stored, block.raw) if block.flags & _ZSTD else stored
 
 
-def _check_block(block: Block, stored: bytes, seed: int) -> None:
+def _check_block(block: PackBlock, stored: bytes, seed: int) -> None:
     if len(stored) != block.stored or _block_crc(stored, block.number, seed) != block.crc:
         raise CorruptData(f"the pack's block of transaction {block.number} is damaged")
 

@@ -12,7 +12,7 @@ from ..backend import Backend, Range
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from .damaged_file import in_log
 from .keys import run_key
-from .pack_format import Block, PackTable, Rows, open_block, read_table
+from .pack_format import PackBlock, PackRows, PackTable, open_block, read_table
 from .ranges import read_ranges
 
 __all__ = ["Frame", "PackFile", "Packs", "TableCache", "in_pack"]
@@ -126,7 +126,7 @@ class Packs:
         return read_ranges(self._backend, self.partition, [place])[0]
 
     @in_log
-    def _open(self, file: PackFile | None, block: Block, stored: bytes) -> bytes:
+    def _open(self, file: PackFile | None, block: PackBlock, stored: bytes) -> bytes:
         """The raw bytes of a block."""
         try:
             return open_block(block, stored, self._seed)
@@ -190,7 +190,7 @@ class Packs:
         for found in self.batches(first, last):
             yield from found
 
-    def batches(self, first: int, last: int) -> Iterator[Rows]:
+    def batches(self, first: int, last: int) -> Iterator[PackRows]:
         """The same in parts, which are not empty, each to be read once."""
         number = first
         while number <= last and (found := self._pack(number)) is not None:

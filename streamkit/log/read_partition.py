@@ -15,10 +15,10 @@ from .record_format import Decoded, decode_entries, decode_records, decode_trans
 from .view import LogView
 from .visible import floor_of, hides, number_gap
 
-__all__ = ["Place", "logged", "logged_backwards", "partition_batches"]
+__all__ = ["ReadPosition", "logged", "logged_backwards", "partition_batches"]
 
 
-class Place:
+class ReadPosition:
     """The place where a read continues: transaction `number`, entry `index`. A read backwards continues before it."""
 
     __slots__ = ("index", "number")
@@ -68,7 +68,7 @@ class _Forwards:
         needles: Needles | None,
     ) -> None:
         self._start = start
-        self._at = Place(*start)
+        self._at = ReadPosition(*start)
         self._end = end
         self._bounds = bounds
         self._announce = announce
@@ -127,7 +127,7 @@ class _Forwards:
 class _Backwards:
     def __init__(self, start: tuple[int, int], end: int, bounds: Bounds) -> None:
         self._start = start
-        self._at = Place(end + 1)
+        self._at = ReadPosition(end + 1)
         self._bounds = bounds
         self._gaps: list[Batch] = []
         """Reported behind the last entry, which is the first one in the log."""
@@ -175,7 +175,7 @@ class _Backwards:
         at.number, at.index = start[0], 0
 
 
-def logged(view: LogView, at: Place, end: int, bounds: Bounds, *, announce: bool = False) -> Iterator[Batch]:
+def logged(view: LogView, at: ReadPosition, end: int, bounds: Bounds, *, announce: bool = False) -> Iterator[Batch]:
     """The entries that the log holds from `at`, which goes along, up to transaction `end` or the first one that the log
     lacks. `at` is behind `end` if transactions that follow are younger than the bounds allow."""
     low, high = bounds.min_timestamp, bounds.max_timestamp
@@ -198,7 +198,7 @@ def logged(view: LogView, at: Place, end: int, bounds: Bounds, *, announce: bool
         at.number, at.index = number + 1, 0
 
 
-def logged_backwards(view: LogView, start: tuple[int, int], at: Place) -> Iterator[Batch]:
+def logged_backwards(view: LogView, start: tuple[int, int], at: ReadPosition) -> Iterator[Batch]:
     """The entries that the log holds before `at`, which goes along, down to (number, index) `start`. Moved if the log
     lacks a transaction."""
     for number, record in view.records_backwards(start[0], at.last):
@@ -228,7 +228,7 @@ def _frames(view: LogView, record: bytes, number: int) -> list[Decoded]:
     return frames
 
 
-def _together(view: LogView, at: Place, end: int) -> Iterator[Batch]:
+def _together(view: LogView, at: ReadPosition, end: int) -> Iterator[Batch]:
     """Read as `logged` does, from the beginning of a transaction. A batch may hold several small transactions; its
     place is that of the last one."""
     log, settings = view.log, view.log.settings
@@ -242,7 +242,7 @@ def _together(view: LogView, at: Place, end: int) -> Iterator[Batch]:
         at.number = number + 1
 
 
-def _with_needles(view: LogView, at: Place, end: int, needles: Needles) -> Iterator[Batch]:
+def _with_needles(view: LogView, at: ReadPosition, end: int, needles: Needles) -> Iterator[Batch]:
     """Read as `logged` does, without most entries that hold no needle."""
     log, settings = view.log, view.log.settings
     for number, record in view.records(at.number, end):

@@ -13,10 +13,10 @@ from .partition import Partition
 from .read_partition import partition_batches
 from .visible import floor_of, number_gap
 
-__all__ = ["Cursor", "end_of", "is_named", "merge", "position_of", "space_backwards"]
+__all__ = ["SpaceCursor", "end_of", "is_named", "merge", "position_of", "space_backwards"]
 
 
-class Cursor:
+class SpaceCursor:
     """A place in a space, from which its log is read as one, once or again and again.
 
     Each partition comes in its own order, several are merged by timestamp.
@@ -81,7 +81,7 @@ class Cursor:
 def space_backwards(
     partitions: Sequence[Partition], offset: Offset | None, bounds: Bounds, since: int | None
 ) -> Iterator[Batch]:
-    """The entries after `offset`, in the reverse of a Cursor's order."""
+    """The entries after `offset`, in the reverse of a SpaceCursor's order."""
     if bounds.empty:
         return
     ends = [partition.refresh((), since) for partition in partitions]

@@ -20,13 +20,13 @@ __all__ = [
     "NOTHING",
     "ArchiveRow",
     "DataRow",
+    "EntryPlace",
     "ErasedRow",
     "FenceRow",
     "GraceRow",
     "Head",
     "KeyRow",
     "Piece",
-    "Place",
     "SegmentRow",
     "Settings",
     "decode_row",
@@ -214,7 +214,7 @@ def _with_gap(gaps: Sequence[tuple[int, Reason]], last: int, reason: Reason) -> 
     return tuple(kept)
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class EntryPlace(msgspec.Struct, frozen=True, gc=False):
     """The place of a frame, or of an entry in it."""
 
     sequence: int

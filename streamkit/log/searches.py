@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .floors import Floor, Retained
-from .rows import Place
+from .rows import EntryPlace
 
 __all__ = ["Searches"]
 
@@ -16,16 +16,16 @@ class Searches:
     again."""
 
     def __init__(self) -> None:
-        self._firsts: dict[str, tuple[int, Place]] = {}
+        self._firsts: dict[str, tuple[int, EntryPlace]] = {}
         self._floor: tuple[Retained | None, Floor] = (None, Floor())
         self._archive_end: tuple[int, tuple[int, int, int]] = (-1, (0, 0, 0))
 
-    def first(self, segment: str, floor: int) -> Place | None:
+    def first(self, segment: str, floor: int) -> EntryPlace | None:
         """The first entry of a segment in the transactions from `floor` on; None if it must be searched for."""
         known = self._firsts.get(segment)
         return known[1] if known is not None and known[0] <= floor <= known[1].number else None
 
-    def keep_first(self, segment: str, floor: int, place: Place) -> None:
+    def keep_first(self, segment: str, floor: int, place: EntryPlace) -> None:
         if len(self._firsts) >= _FIRSTS:
             self._firsts = {}
         self._firsts[segment] = (floor, place)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .. import speed
 from ..errors import CorruptData, UnsupportedVersion
 from ..model import Entry
-from .index_reader import Rows
+from .index_reader import BlockRows
 from .index_rows import decode_index_row
 from .record_format import decode_entries, frame_reader
 from .rows import DataRow, Piece
@@ -57,7 +57,7 @@ class SegmentRows:
 
     def in_blocks(
         self,
-        blocks: Sequence[Rows],
+        blocks: Sequence[BlockRows],
         newest: int,
         start: bytes,
         end: bytes,
@@ -171,7 +171,7 @@ class SegmentRows:
         return 0
 
 
-def _between(block: Rows, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+def _between(block: BlockRows, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
     """The rows of a block with start <= key < end."""
     low = block.seek(start)
     high = block.seek(end, low)

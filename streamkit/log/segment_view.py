@@ -11,7 +11,7 @@ from ..gaps import Gap
 from .floors import Floor, Removal
 from .index_rows import decode_index_row
 from .keys import data_range, segment_key
-from .rows import NOTHING, DataRow, Piece, Place, SegmentRow
+from .rows import NOTHING, DataRow, EntryPlace, Piece, SegmentRow
 from .view import LogView
 from .visible import cutoff, floor_of
 
@@ -97,7 +97,7 @@ def sequence_gaps(view: LogView, segment: str, row: SegmentRow, first: int, unti
 def _past_floor(view: LogView, segment: str, row: SegmentRow, floor: Floor) -> SegmentRow:
     if row.empty or row.first_number >= floor.number:
         return row
-    place: Place | None = None
+    place: EntryPlace | None = None
     if not row.last_number or row.last_number >= floor.number:
         place = view.searches.first(segment, floor.number)
         if place is None:
@@ -137,7 +137,7 @@ def _retained(view: LogView, segment: str, row: SegmentRow) -> SegmentRow:
     return row
 
 
-def _from(row: SegmentRow, segment: str, reason: str, place: Place | None) -> SegmentRow:
+def _from(row: SegmentRow, segment: str, reason: str, place: EntryPlace | None) -> SegmentRow:
     """`row` without the entries before `place`; None: without any entry."""
     if place is None:
         removal = Removal(segment, row.last_sequence, reason)
@@ -146,7 +146,7 @@ def _from(row: SegmentRow, segment: str, reason: str, place: Place | None) -> Se
     return row.without(removal)
 
 
-def _from_bytes(view: LogView, segment: str, row: SegmentRow, least: int) -> Place | None:
+def _from_bytes(view: LogView, segment: str, row: SegmentRow, least: int) -> EntryPlace | None:
     """The first frame of a segment that was given so many bytes of payload before it; None if none was."""
     hot = hot_pieces(view, segment, row.first_sequence)
     first = next(hot, None)
@@ -177,7 +177,9 @@ def archived_before(view: LogView, segment: str, sequence: int) -> int:
     return row.first_size + counted if begins else size - counted
 
 
-def _from_archived_bytes(view: LogView, segment: str, row: SegmentRow, least: int, hot: Piece | None) -> Place | None:
+def _from_archived_bytes(
+    view: LogView, segment: str, row: SegmentRow, least: int, hot: Piece | None
+) -> EntryPlace | None:
     """Search as `_from_bytes` does, if the frame must be archived. Bytes are counted from the end of the archive,
     because erased entries have none there. `hot`: the first frame that is not archived."""
     kept = begin = _place(hot)
@@ -189,17 +191,17 @@ def _from_archived_bytes(view: LogView, segment: str, row: SegmentRow, least: in
         before -= sum(len(entry.payload) for entry in batch.entries)
         if before < least:
             return kept
-        begin = Place(batch.entries[0].sequence, batch.timestamp, number, before)
+        begin = EntryPlace(batch.entries[0].sequence, batch.timestamp, number, before)
     return begin
 
 
-def _place(piece: Piece | None) -> Place | None:
-    return None if piece is None else Place(piece.first_sequence, piece.timestamp, piece.number, piece.before)
+def _place(piece: Piece | None) -> EntryPlace | None:
+    return None if piece is None else EntryPlace(piece.first_sequence, piece.timestamp, piece.number, piece.before)
 
 
 def first_where(
-    view: LogView, segment: str, row: SegmentRow, holds: Callable[[Place], bool], least: int = 0
-) -> Place | None:
+    view: LogView, segment: str, row: SegmentRow, holds: Callable[[EntryPlace], bool], least: int = 0
+) -> EntryPlace | None:
     """The first frame of a segment for which `holds` is true and remains true for all later frames; None if there is
     none. `least`: the place is that of this sequence in the frame that holds it. `before` is not counted in archived
     frames."""
@@ -212,11 +214,11 @@ def first_where(
         for batch in archive.segment(view, segment, max(begin, there or 0), last):
             if batch.number > archived:
                 break
-            place = Place(batch.entries[0].sequence, batch.timestamp, batch.number, row.first_size)
+            place = EntryPlace(batch.entries[0].sequence, batch.timestamp, batch.number, row.first_size)
             if batch.number >= view.floor.number and holds(place):
                 return place
     for piece in hot_pieces(view, segment, max(row.first_sequence, least)):
-        place = Place(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
+        place = EntryPlace(max(piece.first_sequence, least), piece.timestamp, piece.number, piece.before)
         if holds(place):
             return place
     return None

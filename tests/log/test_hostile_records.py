@@ -8,7 +8,7 @@ import pytest
 from streamkit import CorruptData
 from streamkit.compression import compress
 from streamkit.log import pack_format, record_format
-from streamkit.log.pack_format import Block, open_block
+from streamkit.log.pack_format import PackBlock, open_block
 from streamkit.log.record_format import Body, decode_body, decode_transaction, encode_body, encode_transaction
 
 pytestmark = pytest.mark.usefixtures("codec")
@@ -63,6 +63,6 @@ def test_the_frames_of_a_record_share_the_limit(most: int) -> None:
 
 def test_a_block_of_a_pack_is_no_larger_than_a_record_that_is_packed() -> None:
     data = compress(bytes(64 * MIB))
-    block = Block(1, 0, 0, len(data), 64 * MIB, pack_format._ZSTD, pack_format._block_crc(data, 1, 0))
+    block = PackBlock(1, 0, 0, len(data), 64 * MIB, pack_format._ZSTD, pack_format._block_crc(data, 1, 0))
     with pytest.raises(CorruptData, match=r"claims .* bytes; a block has at most"):
         open_block(block, data, 0)

@@ -19,7 +19,15 @@ from streamkit.compression import compress, load_zstd
 from streamkit.log import pack_format
 from streamkit.log.keys import run_key
 from streamkit.log.manifest import RunGone
-from streamkit.log.pack_format import Block, EncodedPack, PackBuilder, encode_pack, open_block, read_table, table_bytes
+from streamkit.log.pack_format import (
+    EncodedPack,
+    PackBlock,
+    PackBuilder,
+    encode_pack,
+    open_block,
+    read_table,
+    table_bytes,
+)
 from streamkit.log.packs import PackFile, Packs, TableCache
 from streamkit.log.partition import Partition
 from streamkit.log.records import all_records
@@ -379,6 +387,6 @@ def test_what_a_head_says_is_cleared_is_not_in_the_log() -> None:
 def test_a_block_that_claims_to_be_larger_than_any_is_refused_before_it_is_decompressed() -> None:
     stored = compress(bytes(1 << 20))
     crc = zlib.crc32(stored, zlib.crc32((7).to_bytes(8, "little"), SEED))
-    block = Block(7, 0, 0, len(stored), 0xFFFF_FFFF, 1, crc)
+    block = PackBlock(7, 0, 0, len(stored), 0xFFFF_FFFF, 1, crc)
     with pytest.raises(CorruptData, match="claims 4294967295 bytes"):
         open_block(block, stored, SEED)

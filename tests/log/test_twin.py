@@ -30,8 +30,7 @@ from streamkit.log import record_format
 from streamkit.log.index_rows import encode_index_row
 from streamkit.log.keys import data_key, data_range
 from streamkit.log.manifest import RunFile
-from streamkit.log.pack_format import Block as PackBlock
-from streamkit.log.pack_format import PackTable
+from streamkit.log.pack_format import PackBlock, PackTable
 from streamkit.log.record_format import (
     FrameHead,
     KeyUse,
