@@ -9,9 +9,8 @@ import os
 import struct
 import sys
 import weakref
-from typing import Any, Final
+from typing import Final
 
-from streamkit import speed
 from streamkit.checksum import crc32
 from streamkit.errors import StoreClosed, UnsupportedVersion
 
@@ -50,13 +49,10 @@ _GET_GENERATION: Final = 0x80007601 | struct.calcsize("l") << 16
 DELETED: Final = int.from_bytes(b"deleted!", "little")
 """Is put in place of the end when the store is deleted. It is not sealed."""
 _MIX: Final = 0x9E3779B97F4A7C15
-_twin: Any = speed.twin
 
 
 def seal(position: int) -> int:
     """A position (48 bits) and 16 bits that check it, in one word that is stored at once."""
-    if _twin is not None and (word := _twin.seal(position)) is not None:
-        return int(word)
     return position << 16 | ((position + 1) * _MIX >> 48 & 0xFFFF)
 
 

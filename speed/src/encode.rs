@@ -516,32 +516,6 @@ pub fn encode_frames<'py>(
     Ok(Some((PyBytes::new(py, &out.bytes), lengths)))
 }
 
-/// A version 7 UUID: see new_id in streamkit/log/commit.py. Of `drawn`, 49 bits count. None where Python has to decide.
-#[pyfunction]
-pub fn transaction_id<'py>(
-    py: Python<'py>,
-    #[pyo3(from_py_with = some)] milliseconds: Option<u64>,
-    tag: u32,
-    drawn: u64,
-    posted: bool,
-) -> Option<Bound<'py, PyBytes>> {
-    let milliseconds = milliseconds.filter(|milliseconds| milliseconds >> 48 == 0 && tag >> 24 == 0 && drawn >> 49 == 0)?;
-    let middle = if posted { 0xa0 } else { 0x80 };
-    let front = milliseconds << 16 | 0x7 << 12 | drawn >> 37;
-    let back = (middle | drawn >> 32 & 0x1f) << 56 | u64::from(tag) << 32 | drawn & 0xffff_ffff;
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&front.to_be_bytes());
-    id[8..].copy_from_slice(&back.to_be_bytes());
-    Some(PyBytes::new(py, &id))
-}
-
-/// A position of the local log in one word, with 16 bits that check it. None for one that is left to Python.
-#[pyfunction]
-pub fn seal(#[pyo3(from_py_with = some)] position: Option<u64>) -> Option<u64> {
-    let position = position.filter(|position| position >> 48 == 0)?;
-    Some(position << 16 | ((position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48))
-}
-
 /// The header of a row of the local log; a small value is part of it, a larger value follows it. None for a row that is
 /// left to Python.
 #[pyfunction]

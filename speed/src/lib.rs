@@ -22,7 +22,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 5;
+const INTERFACE: u32 = 6;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -41,8 +41,6 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
-    module.add_function(wrap_pyfunction!(encode::seal, module)?)?;
-    module.add_function(wrap_pyfunction!(encode::transaction_id, module)?)?;
     module.add_function(wrap_pyfunction!(file::is_at, module)?)?;
     module.add_function(wrap_pyfunction!(file::read_part, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;

@@ -21,12 +21,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident, main_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
-from .. import speed
 from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
 from ..importing import IMPORTING
@@ -73,7 +72,6 @@ _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
 
-_twin: Any = speed.twin
 _ID = struct.Struct(">QII")
 _chance = random.Random()
 """The generator of this module alone, so that a program that seeds the common one makes no id twice."""
@@ -85,10 +83,6 @@ def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
     """A version 7 UUID. It holds its time, the partition's tag of 24 bits, and a bit that is set for a posted
     request."""
     drawn = _chance.getrandbits(49)
-    if _twin is not None:
-        id: bytes | None = _twin.transaction_id(milliseconds, tag, drawn, posted)
-        if id is not None:
-            return id
     middle = 0xA0 if posted else 0x80
     front = milliseconds << 16 | 0x7 << 12 | drawn >> 37
     return _ID.pack(front, (middle | drawn >> 32 & 0x1F) << 24 | tag, drawn & 0xFFFFFFFF)

@@ -8,8 +8,8 @@ from typing import Any
 
 from streamkit import compression, speed, writing
 from streamkit.index import block_cache, run_format, runs, subject_filter
-from streamkit.log import commit, lone, pack_format, record_format, segment_rows
-from streamkit_local import backend, files, head, record, rowfile
+from streamkit.log import lone, pack_format, record_format, segment_rows
+from streamkit_local import backend, files, record, rowfile
 
 __all__ = ["CODECS", "choose", "using"]
 
@@ -17,10 +17,8 @@ CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
 _MODULES: tuple[Any, ...] = (
     backend,
     block_cache,
-    commit,
     compression,
     files,
-    head,
     lone,
     pack_format,
     record,

@@ -14,7 +14,9 @@ from harness.processes import Process, Service
 from streamkit import Client, Record, Store
 from streamkit.backend import Ambiguous
 from streamkit.errors import CorruptData, OutcomeUnknown
+from streamkit.log.commit import new_id
 from streamkit.log.keys import partition_key
+from streamkit.log.outcome import is_id, is_posted, made_at
 
 SPACE = "space"
 KINDS = ["memory", "remote"]
@@ -201,3 +203,16 @@ def test_who_wrote_it_does_not_call_a_large_transaction_absent_that_is_missing_e
         backend.delete(key, [row.key])
         with pytest.raises(CorruptData, match="missing"):
             store.outcome(error.value.transaction_id)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 1_700_000_000_000, (1 << 48) - 1])
+@pytest.mark.parametrize("tag", [0, 1, (1 << 24) - 1])
+@pytest.mark.parametrize("posted", [False, True])
+def test_an_id_is_a_version_7_uuid_that_tells_its_time_its_partition_and_its_kind(
+    milliseconds: int, tag: int, posted: bool
+) -> None:
+    for _ in range(100):
+        id = new_id(milliseconds, tag, posted=posted)
+        assert (len(id), is_id(id), made_at(id), is_posted(id)) == (16, True, milliseconds, posted)
+        assert int.from_bytes(id[9:12], "big") == tag
+        assert UUID(bytes=id).version == 7

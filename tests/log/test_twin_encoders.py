@@ -16,11 +16,9 @@ from harness.codecs import CODECS, choose, using
 from streamkit import Record, speed, writing
 from streamkit.index.run_format import SectionBuilder, decode_tail
 from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
-from streamkit.log import commit
 from streamkit.log.freshness import Look
 from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key, transaction_key
 from streamkit.log.lone import LoneEncoder
-from streamkit.log.outcome import is_id, made_at
 from streamkit.log.record_format import (
     Body,
     decode_header,
@@ -31,7 +29,6 @@ from streamkit.log.record_format import (
 from streamkit.log.request import Part
 from streamkit.log.rows import SegmentRow, Settings
 from streamkit.names import check_name, internal_name
-from streamkit_local.head import seal, unseal
 from streamkit_local.record import NEXT_ROW, ROW, WHOLE, pack, parse
 
 CASES = 300_000 if EXHAUSTIVE else 1_500
@@ -161,43 +158,6 @@ def test_a_write_of_one_record_is_checked_and_encoded_alike_in_one_step_and_in_s
             assert astuple(part) == astuple(writer.part(segment, records, None, False))
     assert taken > CASES / 10
     assert writer.lone("s", "a", [Record(b"x" * 300)]) is not None
-
-
-def test_an_id_is_the_same_from_both_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(SEED)
-    for _ in range(CASES):
-        drawn, milliseconds = random.getrandbits(49), random.choice([0, random.getrandbits(48), (1 << 48) - 1])
-        tag, posted = random.getrandbits(24), random.random() < 0.5
-        monkeypatch.setattr(commit, "_chance", Fixed(drawn))
-        ids = []
-        for codec in CODECS:
-            choose(codec)
-            ids.append(commit.new_id(milliseconds, tag, posted=posted))
-        assert ids[0] == ids[1]
-        assert is_id(ids[0])
-        assert made_at(ids[0]) == milliseconds
-
-
-class Fixed:
-    """A generator of one number."""
-
-    def __init__(self, drawn: int) -> None:
-        self._drawn = drawn
-
-    def getrandbits(self, bits: int) -> int:
-        assert bits == 49
-        return self._drawn
-
-
-def test_a_sealed_position_is_the_same_from_both_encoders() -> None:
-    random = Random(SEED)
-    for position in [0, 1, (1 << 48) - 1, *(random.getrandbits(random.randrange(1, 48)) for _ in range(CASES))]:
-        words = []
-        for codec in CODECS:
-            choose(codec)
-            words.append(seal(position))
-        assert words[0] == words[1]
-        assert unseal(words[1]) == position
 
 
 def test_a_record_of_many_frames_has_the_same_bytes_from_both_encoders() -> None:
