@@ -21,11 +21,13 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import IO
+from typing import IO, Any, NoReturn
 
-__all__ = ["Program", "start"]
+__all__ = ["Program", "received", "start", "wait_for"]
 
 _lock = threading.Lock()
 _asking: tuple[int, socket.socket] | None = None
@@ -134,15 +136,8 @@ def _serve(asking: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when no client is left
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for the programs
     warm: set[str] = set()
-    while True:
-        message, fds = b"", list[int]()
-        while not message.endswith(b"\n"):
-            part, more, _, _ = socket.recv_fds(asking, 1 << 20, 3)
-            if not part:
-                return
-            message += part
-            fds += more
-        asked = json.loads(message)
+    while request := received(asking):
+        asked, fds = request
         os.environ.clear()
         os.environ.update(asked["environment"])
         kind = asked["url"].partition(":")[0]
@@ -152,7 +147,8 @@ def _serve(asking: socket.socket) -> None:
             gc.freeze()
         if os.fork() == 0:
             asking.close()
-            _wait_for(asked, *fds)
+            stdin, stdout, status = fds
+            wait_for(partial(_run, asked, stdin, stdout), status, stdin, stdout)
         for fd in fds:
             os.close(fd)
 
@@ -165,22 +161,34 @@ def _load(url: str) -> None:
         next(client.stores(), None)
 
 
-def _wait_for(asked: dict[str, object], stdin: int, stdout: int, status: int) -> None:
-    """Tell the number of the program's process, and how it ended."""
+def received(asking: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next request on a socket, and its file descriptors; None at the end."""
+    message, fds = b"", list[int]()
+    while not message.endswith(b"\n"):
+        part, more, _, _ = socket.recv_fds(asking, 1 << 20, 3)
+        if not part:
+            return None
+        message += part
+        fds += more
+    return json.loads(message), fds
+
+
+def wait_for(program: Callable[[], NoReturn], status: int, *its: int) -> NoReturn:
+    """Fork a process that runs the program. Write its id and its end to `status`; `its` are descriptors that it has."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
         os.close(status)
-        _run(asked, stdin, stdout)
-    os.close(stdin)
-    os.close(stdout)
+        program()
+    for fd in its:
+        os.close(fd)
     with suppress(BrokenPipeError):
         os.write(status, b"%d\n" % pid)
         os.write(status, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os._exit(0)
 
 
-def _run(asked: dict[str, object], stdin: int, stdout: int) -> None:
+def _run(asked: dict[str, Any], stdin: int, stdout: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code = 1
     try:
@@ -188,7 +196,7 @@ def _run(asked: dict[str, object], stdin: int, stdout: int) -> None:
             os.dup2(fd, standard)
             os.close(fd)
         sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
-        sys.argv = [str(asked["path"]), *asked["arguments"]]  # type: ignore[misc]
+        sys.argv = [asked["path"], *asked["arguments"]]
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0
     except BaseException:

@@ -10,7 +10,6 @@ hands on its signals, and ends as the forked process ends.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import runpy
 import select
@@ -22,9 +21,10 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["warm_command"]
 
@@ -67,47 +67,26 @@ def warm_command(program: Path) -> Iterator[None]:
 # -- in the process that forks ----------------------------------------------------------------------------------------
 
 
-def _serve(asked: socket.socket) -> None:
+def _serve(listening: socket.socket) -> None:
+    from harness.warm import received, wait_for
     from streamkit.cli import main
 
     with suppress(SystemExit), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         main(["stores", "--url", "memory://nothing"])  # what a command imports when it runs
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that wait for the programs
     gc.freeze()
-    while 0 not in select.select([asked, 0], [], [])[0]:
-        asking, _ = asked.accept()
+    while 0 not in select.select([listening, 0], [], [])[0]:
+        asking, _ = listening.accept()
         with asking:
-            message, fds = b"", list[int]()
-            while not message.endswith(b"\n"):
-                part, more, _, _ = socket.recv_fds(asking, 1 << 20, 3)
-                if not part:
-                    break
-                message += part
-                fds += more
-            if message and os.fork() == 0:
-                asked.close()
-                _wait_for(asking, json.loads(message), fds)
-                return
+            asked, fds = received(asking) or (None, [])
+            if asked is not None and os.fork() == 0:
+                listening.close()
+                wait_for(partial(_run, asked, fds), asking.fileno(), *fds, 0)
             for fd in fds:
                 os.close(fd)
 
 
-def _wait_for(asking: socket.socket, asked: dict[str, Any], fds: list[int]) -> None:
-    """Tell the number of the program's process, and how it ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pid = os.fork()
-    if pid == 0:
-        asking.close()
-        _run(asked, fds)
-    for fd in (*fds, 0):
-        os.close(fd)
-    with suppress(BrokenPipeError):
-        asking.sendall(b"%d\n" % pid)
-        asking.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    os._exit(0)
-
-
-def _run(asked: dict[str, Any], fds: list[int]) -> None:
+def _run(asked: dict[str, Any], fds: list[int]) -> NoReturn:
     """End as `python -m streamkit.cli` does."""
     for standard, fd in enumerate(fds):
         os.dup2(fd, standard)
@@ -134,4 +113,5 @@ def _run(asked: dict[str, Any], fds: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[1])
     _serve(socket.socket(fileno=int(sys.argv[1])))
