@@ -378,19 +378,20 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     ):
         partition.counters["cache_hits"] += 1
         return entry  # most peeks end here, without a view
-    return partition.ask(_last_entry, segment)
+    drops = partition.latest.drops  # before the view is taken: an erasure that the view lacks counts as one after it
+    return partition.ask(_last_entry, segment, drops)
 
 
 def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
     """The last entry of a segment by index and tail, from the cache or by the compiled codec, if nothing was ever
     removed."""
     latest = partition.latest
-    drops = latest.drops
-    # In this order. The index takes over the beginning of a tail before that is dropped; and of two entries the later
-    # one is kept.
+    # In this order. An erasure is counted as a drop, then it hides its entries until there is an index without them.
+    # The index takes over the beginning of a tail before that is dropped; and of two entries the later one is kept.
+    drops, is_whole = latest.drops, partition.is_whole
     tail, index = partition.tail.pieces.get(segment), partition.index
     entry = latest.last_of(segment, index)
-    if not partition.is_whole or (tail is not None and (entry is None or tail[-1].last_sequence != entry.sequence)):
+    if not is_whole or (tail is not None and (entry is None or tail[-1].last_sequence != entry.sequence)):
         return None
     if entry is not None:
         partition.counters["cache_hits"] += 1
@@ -403,9 +404,9 @@ def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
     return entry
 
 
-def _last_entry(view: LogView, segment: str) -> Entry | None:
+def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
+    """`drops`: those of the cache before the view was taken."""
     latest, counters = view.log.latest, view.log.counters
-    drops = latest.drops
     if view.is_whole and view.log.cached.get(segment) is None:
         # The newest data row tells as much as the status, and it is read anyway.
         entry = _newest_entry(view, segment)

@@ -25,6 +25,7 @@ from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import Fenced, OutcomeUnknown
 from streamkit.log import read_segment
 from streamkit.log.fences import Fences
+from streamkit.log.partition import Partition
 from streamkit.reentry import Reentered
 from streamkit.store import Store
 from streamkit_memory.backend import MemoryBackend
@@ -154,6 +155,26 @@ def test_a_peek_keeps_nothing_that_was_erased_while_it_was_read(store: Store, mo
         return found
 
     monkeypatch.setattr(read_segment, "_load_last", slow)
+    store.peek("s", "a")
+    assert store.peek("s", "a").payload == b"first"
+
+
+def test_a_peek_keeps_nothing_that_was_erased_after_its_view_was_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.produce("s", "a", [Record(b"first")])
+    store.produce("s", "a", [Record(b"erased")])
+    take = Partition.view
+
+    def slow(partition: Partition) -> Any:
+        found = take(partition)
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: store.erase("s", "a", first=2))
+        thread.start()
+        thread.join(PATIENCE)
+        return found
+
+    monkeypatch.setattr(Partition, "view", slow)
     store.peek("s", "a")
     assert store.peek("s", "a").payload == b"first"
 
