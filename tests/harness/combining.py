@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
+from harness.passing import PassingBackend, PassingDriver
 from streamkit import Client, Store
-from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Limits
+from streamkit.backend import ANY, Backend, Driver, Etag, Expect
 from streamkit.errors import StreamkitError
 from streamkit.lexkey import LexKey
 from streamkit.log import inbox, pace, policy
@@ -46,53 +47,42 @@ def combine(store: Store, space: str, partition: int) -> None:
     committer.commit(Request(()))
 
 
-class CombiningDriver:
+class CombiningDriver(PassingDriver):
     """A driver around `inner`. Another process commits each posted request at once."""
 
     def __init__(self, inner: Driver, other: Client) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.other = other
         self._stores: dict[UUID, Store] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     def combiner(self, store: UUID) -> Store:
         found = self._stores.get(store)
         return found or self._stores.setdefault(store, self.other.store(store))
 
     def open(self, store: UUID) -> Backend:
-        return _CombiningBackend(self, store, self._inner.open(store))
-
-    def stores(self) -> Iterator[UUID]:
-        return self._inner.stores()
-
-    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        self._inner.delete(store, keep)
+        return _CombiningBackend(self, store, self.inner.open(store))
 
     def close(self) -> None:
         self.other.close()
-        self._inner.close()
+        super().close()
 
 
-class _CombiningBackend:
+class _CombiningBackend(PassingBackend):
     def __init__(self, driver: CombiningDriver, store: UUID, inner: Backend) -> None:
+        super().__init__(inner)
         self._driver = driver
         self._store = store
-        self._inner = inner
-        self.limits: Limits = inner.limits
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        return self._inner.requests
+        return getattr(self.inner, name)
 
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
-        etag = self._inner.put(partition, key, value, expect, durable=durable)
+        etag = super().put(partition, key, value, expect, durable=durable)
         if partition.endswith(b"\x00" + bytes(_INBOX)):
             space, number = partition[: -len(_INBOX) - 10].decode(), partition[-len(_INBOX) - 9 : -len(_INBOX) - 1]
             with suppress(StreamkitError):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+from harness.passing import PassingBackend, PassingDriver
 from streamkit import Client, Record, Store
 from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Value
 from streamkit.lexkey import LexKey
@@ -86,39 +87,37 @@ def inbox_of(store: Store) -> Inbox:
     return inbox
 
 
-class _HookedDriver:
+class _HookedDriver(PassingDriver):
     def __init__(self, inner: MemoryDriver, hooks: Hooks) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._hooks = hooks
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     def open(self, store: UUID) -> Backend:
-        found: Any = _HookedBackend(self._inner.open(store), self._hooks)
-        return found
+        return _HookedBackend(self.inner.open(store), self._hooks)
 
 
-class _HookedBackend:
+class _HookedBackend(PassingBackend):
     def __init__(self, inner: Backend, hooks: Hooks) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._hooks = hooks
-        self.limits = inner.limits
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         if self._hooks.looking is not None and keys[0].startswith(b"TXN"):
             self._hooks.looking()
-        return self._inner.get(partition, keys)
+        return super().get(partition, keys)
 
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
         if self._hooks.committing is not None and key.startswith(b"TXN"):
             self._hooks.committing()
-        etag = self._inner.put(partition, key, value, expect, durable=durable)
+        etag = super().put(partition, key, value, expect, durable=durable)
         if self._hooks.posted is not None and partition.endswith(_INBOX):
             self._hooks.posted()
         return etag

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
+from harness.passing import PassingBackend, PassingDriver
 from streamkit import Client
 from streamkit.backend import ANY, Backend, Etag, Expect, Range, Row, ServiceTime, Value
 from streamkit.errors import Unavailable
@@ -15,11 +16,12 @@ from streamkit_memory import MemoryDriver
 __all__ = ["Process", "Service"]
 
 
-class Process:
+class Process(PassingDriver):
     """A driver whose backends call back where the process may be stopped: a call back happens once."""
 
     def __init__(self, driver: MemoryDriver, *, dated: bool) -> None:
-        self._driver = driver
+        super().__init__(driver)
+        self._memory = driver
         self._dated = dated
         self.before_put: Callable[[], None] | None = None
         self.after_put: Callable[[], None] | None = None
@@ -34,52 +36,43 @@ class Process:
         if call is not None:
             call()
 
-    def stores(self) -> Iterator[UUID]:
-        return self._driver.stores()
-
     def open(self, store: UUID) -> Backend:
-        return _Stoppable(self._driver.open(store), self, self._dated)
-
-    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        self._driver.delete(store, keep)
+        return _Stoppable(self.inner.open(store), self, self._dated)
 
     def archive_root(self) -> tuple[str, dict[str, str]]:
-        return self._driver.archive_root()
-
-    def close(self) -> None:
-        self._driver.close()
+        return self._memory.archive_root()
 
 
-class _Stoppable:
+class _Stoppable(PassingBackend):
     def __init__(self, inner: Backend, process: Process, dated: bool) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._process = process
         self._dated = dated
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.inner, name)
 
     def service_time(self) -> ServiceTime | None:
-        return self._inner.service_time() if self._dated else None
+        return super().service_time() if self._dated else None
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         if self._process.deaf:
             raise Unavailable("the service cannot be reached")
-        return self._inner.get(partition, keys)
+        return super().get(partition, keys)
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
         self._process.take("before_read")
-        return self._inner.read(partition, ranges)
+        return super().read(partition, ranges)
 
-    def scan(self, partition: bytes, start: bytes, end: bytes, **options: Any) -> Iterator[Row]:
+    def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         self._process.take("before_scan")
-        return self._inner.scan(partition, start, end, **options)
+        return super().scan(partition, start, end, limit=limit, values=values)
 
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
         self._process.take("before_put")
-        etag = self._inner.put(partition, key, value, expect, durable=durable)
+        etag = super().put(partition, key, value, expect, durable=durable)
         self._process.take("after_put")
         return etag
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from uuid import UUID, uuid4
 
+from harness.passing import PassingBackend, PassingDriver
 from streamkit import Entry, Record
-from streamkit.backend import ANY, NEXT, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, Value
+from streamkit.backend import ANY, NEXT, Backend, Driver, Etag, Expect, Range, Row, Value
 from streamkit.client import Client
 from streamkit.errors import OutcomeUnknown, SequenceMismatch, StreamkitError
 from streamkit.store import Store
@@ -34,11 +35,11 @@ NAMES = ("first", "plain", "next", "rival", "once", "again", "several", "led", "
 Write = Callable[[Store], object]
 
 
-class Held:
+class Held(PassingDriver):
     """A driver around `inner` that holds the first append back, and then does something at one of the calls."""
 
     def __init__(self, inner: Driver) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.hold = False
         self.held, self.go = threading.Event(), threading.Event()
         self.calls = 0
@@ -56,40 +57,26 @@ class Held:
     def open(self, store: UUID) -> Backend:
         return _HeldBackend(self, self.inner.open(store))
 
-    def stores(self) -> Iterator[UUID]:
-        return self.inner.stores()
 
-    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        self.inner.delete(store, keep)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-class _HeldBackend:
+class _HeldBackend(PassingBackend):
     def __init__(self, driver: Held, inner: Backend) -> None:
+        super().__init__(inner)
         self._driver = driver
-        self._inner = inner
-        self.limits: Limits = inner.limits
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        return self._inner.requests
+        return getattr(self.inner, name)
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         self._driver.step()
-        return self._inner.get(partition, keys)
+        return super().get(partition, keys)
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
         self._driver.step()
-        return self._inner.read(partition, ranges)
+        return super().read(partition, ranges)
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         self._driver.step()
-        return self._inner.scan(partition, start, end, limit=limit, values=values)
+        return super().scan(partition, start, end, limit=limit, values=values)
 
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
@@ -100,25 +87,13 @@ class _HeldBackend:
             driver.held.set()
             assert driver.go.wait(PATIENCE)
         driver.step()
-        etag = self._inner.put(partition, key, value, expect, durable=durable)
+        etag = super().put(partition, key, value, expect, durable=durable)
         driver.step()
         return etag
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         self._driver.step()
-        self._inner.delete(partition, keys)
-
-    def acquire(self, name: str, ttl: float) -> Grant | None:
-        return self._inner.acquire(name, ttl)
-
-    def renew(self, grant: Grant) -> Grant:
-        return self._inner.renew(grant)
-
-    def release(self, grant: Grant) -> None:
-        self._inner.release(grant)
-
-    def close(self) -> None:
-        self._inner.close()
+        super().delete(partition, keys)
 
 
 class _Caller(threading.Thread):

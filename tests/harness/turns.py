@@ -14,15 +14,16 @@ Whoever waits for a lock lets the others go on; if all wait, that is a deadlock,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from types import SimpleNamespace
 from unittest.mock import patch
 from uuid import UUID, uuid4
 
+from harness.passing import PassingBackend, PassingDriver
 from streamkit import open_store
-from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
+from streamkit.backend import ANY, Backend, Driver, Etag, Expect, Grant, Range, Row, Value
 from streamkit.errors import Fenced, SequenceMismatch
 from streamkit.log import commit, partition, refresher, request
 from streamkit.testing.clock import ManualClock
@@ -190,38 +191,30 @@ def _turn_locks(turns: Turns) -> Iterator[None]:
         yield
 
 
-class _TurnBackend:
+class _TurnBackend(PassingBackend):
     """A backend around `inner` that lets others go first wherever the seam allows it."""
 
     def __init__(self, inner: Backend, turns: Turns) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._step = turns.step
-        self.limits: Limits = inner.limits
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        return self._inner.requests
-
-    def service_time(self) -> ServiceTime | None:
-        return self._inner.service_time()
 
     def get(self, partition: bytes, keys: Sequence[bytes]) -> list[Value | None]:
         found = []
         for key in keys:
             self._step()
-            found += self._inner.get(partition, [key])
+            found += super().get(partition, [key])
         return found
 
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
         found = []
         for part in ranges:
             self._step()
-            found += self._inner.read(partition, [part])
+            found += super().read(partition, [part])
         return found
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         self._step()
-        for row in self._inner.scan(partition, start, end, limit=limit, values=values):
+        for row in super().scan(partition, start, end, limit=limit, values=values):
             yield row
             self._step()
 
@@ -229,45 +222,33 @@ class _TurnBackend:
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
         self._step()
-        return self._inner.put(partition, key, value, expect, durable=durable)
+        return super().put(partition, key, value, expect, durable=durable)
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         for key in keys:
             self._step()
-            self._inner.delete(partition, [key])
+            super().delete(partition, [key])
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         self._step()
-        return self._inner.acquire(name, ttl)
+        return super().acquire(name, ttl)
 
     def renew(self, grant: Grant) -> Grant:
         self._step()
-        return self._inner.renew(grant)
+        return super().renew(grant)
 
     def release(self, grant: Grant) -> None:
         self._step()
-        self._inner.release(grant)
-
-    def close(self) -> None:
-        self._inner.close()
+        super().release(grant)
 
 
-class _TurnDriver:
+class _TurnDriver(PassingDriver):
     def __init__(self, inner: Driver, turns: Turns) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._turns = turns
 
-    def stores(self) -> Iterator[UUID]:
-        return self._inner.stores()
-
     def open(self, store: UUID) -> _TurnBackend:
-        return _TurnBackend(self._inner.open(store), self._turns)
-
-    def delete(self, store: UUID, keep: Collection[tuple[bytes, bytes]] = ()) -> None:
-        self._inner.delete(store, keep)
-
-    def close(self) -> None:
-        self._inner.close()
+        return _TurnBackend(self.inner.open(store), self._turns)
 
 
 def interleave(
