@@ -50,7 +50,7 @@ _WHY = {
     "append, 1 a commit, 16 threads": "The threads share commits, and they take turns at Python's interpreter: its "
     "60 µs for each record are all of the time. One thread alone mostly waits for the disk. So a faster disk makes "
     "one thread faster, and not sixteen.",
-    "aio: append, 1 a commit, p50": "The append takes half of it, most of that for the disk's sync. The other half "
+    "aio: append, 1 a commit, p50": "The append takes more than half of it, most of that for the disk's sync. The rest "
     "is the way from the event loop to a thread and back.",
     "append buffered, 1 a commit": _APPEND,
     "append buffered, 1000 a commit": "Half of the time goes to checking and making a thousand records. A quarter goes "

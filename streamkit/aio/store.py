@@ -10,12 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..arguments import check_function, completed
+from ..causation import present_causes
 from ..errors import Fenced
 from ..leases import Lease, LeaseGrant
 from ..log.commit import Committer
+from ..log.request import Part
+from ..log.statuses import written
 from ..model import Entry, Record, SegmentStatus
 from ..statistics import Statistics
-from ..store import AnyOffset, Store, draft_of
+from ..store import AnyOffset, Store, writer_of
 from ..transaction import Draft
 from .leases import AsyncLease
 from .methods import Progress, awaited, followed, in_thread, iterated, with_progress
@@ -56,6 +59,7 @@ class AsyncStore:
         self.calls = Calls(threads, f"store {store.id}")
         self.watch = Watch(self.calls)
         """The watch on which this store's followers wait."""
+        self._writer = writer_of(store)
         self._lanes: dict[Committer, CommitQueue] = {}
         self._opening: dict[str, asyncio.Future[Committer]] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -94,9 +98,16 @@ class AsyncStore:
 
         See Store.produce. Cancelled: see `streamkit.aio`.
         """
-        draft = self._draft(space, idempotency_key, lease)
+        self.calls.check()
         records = as_given(records)
-        if is_much(records):
+        much = is_much(records)
+        plain = expected_sequence is None and idempotency_key is None and lease is None and present_causes() is None
+        if plain and not much:
+            lone = self._writer.lone(space, segment, records)
+            if lone is not None and self._writer.is_open(space):
+                return await self._commit_lone(space, lone)
+        draft = self._draft(space, idempotency_key, lease)
+        if much:
             async with AsyncTransaction(self, draft) as transaction:
                 transaction.produce(segment, records, expected_sequence=expected_sequence)
         else:
@@ -107,6 +118,19 @@ class AsyncStore:
         status = draft.statuses.get(segment)
         return await self.segment_status(space, segment) if status is None else status
 
+    async def _commit_lone(self, space: str, part: Part) -> SegmentStatus:
+        """Commit `part` in an open space, as `commit` does; in fewer steps."""
+        committer, request = self._writer.committer(space, (part,)), LoopRequest((part,))
+        try:
+            await self._lane(committer).commit(request)
+        except asyncio.CancelledError as cancelled:
+            tell_none(cancelled)
+            raise
+        if request.status is not None:
+            return request.status
+        assert request.trx is not None
+        return written(committer.partition, request.result, request.trx, request.count)[part.segment]
+
     def transaction(
         self, space: str, idempotency_key: str | None = None, lease: AsyncLease | Lease | LeaseGrant | None = None
     ) -> AsyncTransaction:
@@ -115,7 +139,7 @@ class AsyncStore:
 
     def _draft(self, space: str, key: str | None, lease: AsyncLease | Lease | LeaseGrant | None) -> Draft:
         self.calls.check()
-        return draft_of(self.sync, space, key, lease.held if isinstance(lease, AsyncLease) else lease)
+        return Draft(self._writer, space, key, lease.held if isinstance(lease, AsyncLease) else lease)
 
     async def commit(self, draft: Draft) -> None:
         """Commit the transaction, together with those of other coroutines."""
@@ -124,11 +148,8 @@ class AsyncStore:
                 await self.calls.call(draft.guard)
                 return
             committer = await self._committer(draft)
-            lane = self._lanes.get(committer)
-            if lane is None:
-                lane = self._lanes[committer] = CommitQueue(self.calls, committer)
             request = draft.request(LoopRequest)
-            await lane.commit(request)
+            await self._lane(committer).commit(request)
         except Fenced:
             draft.fenced()
             raise
@@ -136,6 +157,12 @@ class AsyncStore:
             tell_none(cancelled)
             raise
         draft.committed(committer, request)
+
+    def _lane(self, committer: Committer) -> CommitQueue:
+        lane = self._lanes.get(committer)
+        if lane is None:
+            lane = self._lanes[committer] = CommitQueue(self.calls, committer)
+        return lane
 
     async def _committer(self, draft: Draft) -> Committer:
         """One coroutine opens a space, the others wait for it."""

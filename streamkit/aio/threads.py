@@ -15,7 +15,7 @@ from weakref import ref
 from ..errors import StoreClosed
 from ..log.notifier import Notifier
 from .bell import Bell
-from .workers import Workers
+from .workers import Work, Workers
 
 __all__ = ["Calls", "Threads"]
 
@@ -24,12 +24,6 @@ _LONG = 4
 """Threads for long work, such as archiving and verifying. Reads do not wait for them."""
 _HEARTBEAT = 0.25
 """Seconds after which `Calls.wait` looks again. A thread that was stopped does not tell that its work is over."""
-
-
-class _Mark:
-    """The mark of a piece of work. Only the piece holds it, so it is freed with the piece, and with its thread."""
-
-    __slots__ = ("__weakref__",)
 
 
 class Threads:
@@ -95,8 +89,9 @@ class Calls:
         self._name = name
         self._bell: Bell | None = None
         self._running: set[Future[Any]] = set()
-        self._driving: set[ref[_Mark]] = set()
-        """The marks of this store's pieces of work in committing threads."""
+        self._driving: set[ref[partial[Callable[[], object] | None]]] = set()
+        """This store's pieces of work in committing threads. Only its thread holds a piece, so it is freed when it is
+        done, or when its thread is stopped."""
         self._driven = asyncio.Event()
         self._awaited = False
         """True while a coroutine waits for the work in `_driving`."""
@@ -130,33 +125,29 @@ class Calls:
         future.add_done_callback(self._running.discard)
         return future
 
-    def drive(self, work: Callable[[], object]) -> None:
+    def drive(self, work: Work) -> None:
         """Have a committing thread do `work`. On the loop's thread; RuntimeError if no thread can be had."""
-        mark = _Mark()
-        marked = ref(mark, self._driving.discard)
-        self._driving.add(marked)
-        try:
-            self.threads.commit.start(partial(self._drive, work, mark, marked))
-        except RuntimeError:
-            self._driving.discard(marked)
-            raise
+        piece = partial(work)
+        self._driving.add(ref(piece, self._ended))
+        self.threads.commit.start(piece)
 
-    def _drive(self, work: Callable[[], object], mark: _Mark, marked: ref[_Mark]) -> None:
-        try:
-            work()
-        finally:
-            self._driving.discard(marked)
-            if self._awaited:
-                self.threads.call_soon(self._driven.set)
+    def _ended(self, piece: ref[partial[Callable[[], object] | None]]) -> None:
+        self._driving.discard(piece)
+        if self._awaited:
+            self.threads.call_soon(self._driven.set)
+
+    def _is_driving(self) -> bool:
+        """True if a piece of work is there. A stopped thread may have freed a piece without a word."""
+        return any(piece() is not None for piece in tuple(self._driving))
 
     async def wait(self) -> None:
         """Wait until nothing runs any more. Endless work is told to stop."""
         for stop in self.stops:
             stop()
         self._awaited = True
-        while self._driving:
+        while self._is_driving():
             self._driven.clear()
-            if self._driving:
+            if self._is_driving():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._driven.wait(), _HEARTBEAT)
         while running := list(self._running):

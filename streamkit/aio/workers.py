@@ -10,16 +10,19 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 
-__all__ = ["Workers"]
+__all__ = ["Work", "Workers"]
 
-_Queue = SimpleQueue[Callable[[], object] | None]
+Work = Callable[[], Callable[[], object] | None]
+"""A piece of work. It may return a short last call, which is made when its thread counts as one that waits: whoever is
+told by it finds that thread for the next piece, and no other thread has to wake up."""
+_Queue = SimpleQueue[Work | None]
 
 
 class Workers:
     """A pool of at most `most` threads, which do pieces of work. The thread of the event loop alone calls `start`.
 
     An executor's hand-over costs more: it makes a future for each piece, and takes locks on both sides. Here a piece
-    has no result, and its errors are dropped. The process ends after the pieces that have begun.
+    has no result but its last call, and errors are dropped. The process ends after the pieces that have begun.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -27,12 +30,12 @@ class Workers:
         self._name = name
         self._work: _Queue = SimpleQueue()
         self._idle: deque[None] = deque(maxlen=most)
-        """An item for each thread that waits and that no piece was given to."""
+        """An item for each thread that waits, or makes its last call, and that no piece was given to."""
         self._threads: list[Thread] = []
         self._closed = False
         _all.add(self)
 
-    def start(self, work: Callable[[], object]) -> None:
+    def start(self, work: Work) -> None:
         """Have a thread do `work`. RuntimeError if there is no thread and none can be started, or after `close`."""
         if self._closed:
             raise RuntimeError("the threads have ended")
@@ -70,16 +73,23 @@ class Workers:
 
 
 def _serve(work: _Queue, idle: deque[None]) -> None:
-    piece = None
+    piece: Work | None = None
+    last: Callable[[], object] | None = None
     try:
         while (piece := work.get()) is not None:
-            with suppress(BaseException):  # those who wait for it look for themselves
-                piece()
+            try:  # noqa: SIM105  (it is dearer than all that is around it)
+                last = piece()
+            except BaseException:
+                pass  # those who wait for it look for themselves
             piece = None
             if work.empty():
                 idle.append(None)
+            if last is not None:
+                with suppress(BaseException):
+                    last()
+                last = None
     finally:
-        piece = None  # a stopped thread frees its piece, also if the error's traceback is kept
+        piece = last = None  # a stopped thread frees its piece, also if the error's traceback is kept
 
 
 _all: weakref.WeakSet[Workers] = weakref.WeakSet()

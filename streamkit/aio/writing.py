@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import get_ident
 from uuid import UUID
 
 from ..log.commit import Committer
@@ -71,6 +72,8 @@ class CommitQueue:
         self._waiting: set[LoopRequest] = set()
         self._done: deque[LoopRequest] = deque()
         self._delivering = False
+        self._drivers: set[int] = set()
+        """Threads that drive. They wake the loop when that is all that they still have to do."""
         self._driving = False
         """A thread will drive, and has not begun yet."""
         self._timer: asyncio.TimerHandle | None = None
@@ -102,9 +105,17 @@ class CommitQueue:
         return request.trx.id if request.done and request.trx is not None else None
 
     def deliver(self, request: LoopRequest) -> None:
-        """Deliver a request that is done, from any thread. One wake-up of the loop delivers many."""
+        """Deliver a request that is done, from any thread. One wake-up of the loop delivers many.
+
+        A thread that drives wakes the loop last: one that wakes up before would wait for the interpreter, which that
+        thread still has.
+        """
         self._done.append(request)
-        if not self._delivering:
+        if get_ident() not in self._drivers:
+            self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        if self._done and not self._delivering:
             self._delivering = True
             self._calls.threads.call_soon(self._deliver)
 
@@ -136,9 +147,15 @@ class CommitQueue:
             # No thread can be started, or the pool is closed. It is tried again while a caller waits.
             self._driving = False
 
-    def _drive(self) -> None:
+    def _drive(self) -> Callable[[], None]:
         self._driving = False
-        self._committer.drive()
+        driver = get_ident()
+        self._drivers.add(driver)
+        try:
+            self._committer.drive(self._wake_loop)
+        finally:
+            self._drivers.discard(driver)
+        return self._wake_loop
 
     def _beat(self) -> None:
         """Look at the requests again and again, because a thread may be stopped before it wakes a waiter."""

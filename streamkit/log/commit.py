@@ -222,8 +222,9 @@ class Committer:
         if not led:
             request.wake()
 
-    def drive(self) -> None:
-        """Commit one transaction for requests that have no thread, if no thread leads.
+    def drive(self, before_upkeep: Callable[[], object]) -> None:
+        """Commit one transaction for requests that have no thread, if no thread leads. Then bring the index forward if
+        it is far behind.
 
         Only one, so that a busy partition shares its threads with others: if more requests are queued, the first one
         is woken, and some thread drives again. The requests' own errors are not raised. A foreign exception (a fault
@@ -241,7 +242,7 @@ class Committer:
             if leads:
                 self._pass_on(driver)
         try:
-            self.keep_index()
+            self.keep_index(before_upkeep)
         except Exception as error:
             # No request failed.
             space = self.partition.space
@@ -738,11 +739,14 @@ class Committer:
             raise self._unknown(header, "the committed transaction there, this one or another, was trimmed meanwhile")
         return False
 
-    def keep_index(self) -> None:
-        """Bring the index forward if it is far behind. One thread does it; the others go on."""
+    def keep_index(self, before: Callable[[], object] | None = None) -> None:
+        """Bring the index forward if it is far behind. One thread does it; the others go on. `before` is called first
+        if that takes time."""
         partition = self.partition
         upkeep = partition.policy.upkeep
         if self.inbox is not None:
+            if before is not None:
+                before()
             self.inbox.sweep()
             lead = partition.answers.lead
             if lead.name and partition.number - lead.told < upkeep:
@@ -760,6 +764,8 @@ class Committer:
             due = self._merge
         if partition.number < self._next_upkeep or self._upkeep.locked():
             return
+        if before is not None:
+            before()
         with self._upkeep:
             try:
                 if due is not self._bring_forward or not self._is_left_to_others(tail, behind):

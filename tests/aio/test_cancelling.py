@@ -390,8 +390,8 @@ async def test_only_the_loop_asks_the_pool_for_threads(memory: AsyncSubject, mon
         lanes.append(self)
         drive(self)
 
-    def busy(self: Committer) -> None:
-        committed(self)
+    def busy(self: Committer, before_upkeep: Callable[[], object]) -> None:
+        committed(self, before_upkeep)
         if next(more, None) is not None:
             lanes[0].drive()  # as where more is queued by then
 
@@ -411,12 +411,11 @@ def interrupted_once(monkeypatch: pytest.MonkeyPatch, cut: Cut) -> None:
     drive = CommitQueue._drive
     armed = [cut]
 
-    def driven(lane: CommitQueue) -> None:
+    def driven(lane: CommitQueue) -> Callable[[], None]:
         if armed:
             with armed.pop():
-                drive(lane)
-        else:
-            drive(lane)
+                return drive(lane)
+        return drive(lane)
 
     monkeypatch.setattr(CommitQueue, "_drive", driven)
 

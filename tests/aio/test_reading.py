@@ -117,13 +117,16 @@ async def test_the_loop_goes_on_while_much_is_compressed(memory: AsyncSubject) -
         ticking = asyncio.create_task(tick())
         on_loop = threading.get_ident()
         threads: set[int] = set()
-        draft = store.sync._writer.part
+        writer = store.sync._writer
 
-        def noted(*args: Any) -> Any:
-            threads.add(threading.get_ident())
-            return draft(*args)
+        def noted(make: Callable[..., Any]) -> Callable[..., Any]:
+            def made(*args: Any) -> Any:
+                threads.add(threading.get_ident())
+                return make(*args)
 
-        store.sync._writer.part = noted  # type: ignore[method-assign]
+            return made
+
+        writer.part, writer.lone = noted(writer.part), noted(writer.lone)  # type: ignore[method-assign]
         await store.produce("s", "a", [Record(bytes(range(256)) * 4096)] * 32)
         assert on_loop not in threads
         ticking.cancel()

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import weakref
 from uuid import uuid4
 
 import pytest
@@ -156,3 +157,24 @@ async def test_closing_waits_for_a_piece_however_long_it_takes(memory: AsyncSubj
         go_on.set()
         await asyncio.wait_for(closing, PATIENCE)
         assert done.is_set()
+
+
+def test_a_thread_makes_its_last_call_when_it_counts_as_one_that_waits_and_keeps_nothing_of_it() -> None:
+    workers, done = Workers(8, "last"), threading.Event()
+
+    class Told:
+        def __call__(self) -> None:
+            workers.start(done.set)
+            raise SystemExit  # ends no thread
+
+    told = Told()
+    gone = weakref.ref(told, lambda _: freed.set())
+    freed = threading.Event()
+    pieces = [lambda told=told: told]
+    del told
+    workers.start(pieces.pop())
+    assert done.wait(PATIENCE)
+    assert len(named("last")) == 1
+    assert freed.wait(PATIENCE)
+    assert gone() is None
+    workers.close(wait=True)
