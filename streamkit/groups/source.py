@@ -133,6 +133,7 @@ class Source:
         entries: list[Entry] = []
         size, expected = 0, -1
         left = self._left_at(stream, start.position)
+        mark = self._mark
         for entry in left or self._walk(stream, start):
             position = self.position_of(stream, entry)
             if entries and position != expected:
@@ -145,7 +146,7 @@ class Source:
         if not entries:
             return [], start
         first = self.position_of(stream, entries[0])
-        self._keep((stream, first), dict(enumerate(entries, first)))
+        self._keep((stream, first), dict(enumerate(entries, first)), mark)
         if isinstance(stream, str):
             return entries, StreamCursor(expected)
         place = Place.after(entries[-1])
@@ -176,12 +177,18 @@ class Source:
         if isinstance(stream, str):
             yield from self._store.consume_segment(self.space, stream, min_sequence=start.position, gaps="skip")
             return
+        mark = self._mark
         for entries in read_from(self._store, self.space, Place(stream, start.number, start.index, start.position)):
-            self._read[stream] = entries
+            with self._lock:
+                if mark is self._mark:
+                    self._read[stream] = entries
             yield from entries
 
-    def _keep(self, block: tuple[Stream, int], entries: dict[int, Entry]) -> None:
+    def _keep(self, block: tuple[Stream, int], entries: dict[int, Entry], mark: tuple[object, ...]) -> None:
+        """Keep entries of a block, unless something was removed since they were read. `mark`: that of before."""
         with self._lock:
+            if mark is not self._mark:
+                return
             self._kept[block] = {**self._kept.pop(block, {}), **entries}
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
@@ -228,7 +235,7 @@ class Source:
     def _fetch(self, stream: Stream, start: StreamCursor, places: dict[int, int], found: list[Entry | None]) -> None:
         """Read the entries of one block that are not cached. Their neighbours from the same read are cached: they are
         wanted next."""
-        first, last = min(places), max(places)
+        first, last, mark = min(places), max(places), self._mark
         if isinstance(stream, int):
             self._refresh()
             lists = read_from(self._store, self.space, Place(stream, start.number, start.index, start.position))
@@ -245,7 +252,7 @@ class Source:
         for position, at in places.items():
             found[at] = read.get(position)
         if read:
-            self._keep((stream, start.position), read)
+            self._keep((stream, start.position), read, mark)
 
     def is_trimmed(self, stream: Stream, position: int) -> bool:
         """True if the entry that is missing at `position` was trimmed, and not erased or deleted."""

@@ -12,6 +12,7 @@ from harness.source_reads import SourceReads
 from streamkit import Gap, Record
 from streamkit.errors import PermanentError
 from streamkit.groups import Group
+from streamkit.groups.source import Source
 
 
 def put(store: Any, count: int) -> None:
@@ -66,6 +67,29 @@ def test_what_is_erased_vanishes_and_a_late_ack_is_fine(subject: Subject) -> Non
         assert sorted(done(group, consumer)) == [1, 3, 4]
     late.ack(held[1])
     assert group.status().gaps == ()
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_nothing_is_kept_that_was_erased_while_it_was_read(
+    subject: Subject, segments: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = subject.store
+    put(store, 4)
+    group = store.group("orders", "billing", segments=segments)
+    consumer = group.consumer("one")
+    consumer.receive(4)
+    group.core.source._kept.clear()  # as in a process that begins
+    keep = Source._keep
+
+    def slow(source: Source, *read: Any) -> None:
+        monkeypatch.undo()
+        store.erase("orders", "a", first=2, last=2)
+        assert [each.entry.sequence for each in group.pending()] == [1, 3, 4]
+        keep(source, *read)
+
+    monkeypatch.setattr(Source, "_keep", slow)
+    group.pending()
+    assert [each.entry.sequence for each in group.pending()] == [1, 3, 4]
 
 
 @pytest.mark.parametrize("segments", [None, ["a"]])
