@@ -46,6 +46,53 @@ impl Drop for View {
     }
 }
 
+/// The bytes of an object for as long as it is borrowed.
+pub fn bytes_of<'a>(object: Borrowed<'a, '_, PyBytes>) -> &'a [u8] {
+    // SAFETY: bytes stay where they are, and never change.
+    unsafe {
+        let start = ffi::PyBytes_AsString(object.as_ptr()).cast::<u8>();
+        slice::from_raw_parts(start, ffi::PyBytes_Size(object.as_ptr()) as usize)
+    }
+}
+
+/// Python's bytes while they are written, without filling them with zeros before.
+pub struct Writer<'py> {
+    made: Bound<'py, PyBytes>,
+    at: *mut u8,
+    left: usize,
+}
+
+impl<'py> Writer<'py> {
+    /// Of `length` bytes.
+    pub fn new(py: Python<'py>, length: usize) -> Option<Self> {
+        let length_ = ffi::Py_ssize_t::try_from(length).ok()?;
+        // SAFETY: it returns new bytes of this length, which nobody else has, or null with an error.
+        unsafe {
+            let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length_);
+            let made = Bound::from_owned_ptr_or_err(py, made).ok()?.cast_into_unchecked::<PyBytes>();
+            let at = ffi::PyBytes_AsString(made.as_ptr()).cast();
+            Some(Writer { made, at, left: length })
+        }
+    }
+
+    #[inline]
+    pub fn add(&mut self, data: &[u8]) {
+        assert!(data.len() <= self.left);
+        // SAFETY: there is room for `data`, which is not part of it.
+        unsafe {
+            self.at.copy_from_nonoverlapping(data.as_ptr(), data.len());
+            self.at = self.at.add(data.len());
+        }
+        self.left -= data.len();
+    }
+
+    /// The bytes, all of which were added.
+    pub fn finish(self) -> Bound<'py, PyBytes> {
+        assert_eq!(self.left, 0);
+        self.made
+    }
+}
+
 /// Calls `then` with the bytes of an object. None if it has none that nobody can change.
 pub fn with_bytes<T>(object: &Bound<'_, PyAny>, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     if let Ok(bytes) = object.cast::<PyBytes>() {

@@ -4,7 +4,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
 
-use crate::bytes::{crc32, some, with_bytes};
+use crate::body;
+use crate::bytes::{Writer, crc32, some, with_bytes};
 use crate::structs::Struct;
 
 const VERSION: u8 = 2;
@@ -119,7 +120,7 @@ fn unsigned(object: &Bound<'_, PyAny>) -> Option<u64> {
     object.cast_exact::<PyInt>().ok()?.extract().ok()
 }
 
-/// Checks and encodes writes of one small record.
+/// Checks and encodes the records of a segment that are written together.
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct Parts {
     record: Struct<3>,
@@ -140,6 +141,16 @@ impl Parts {
     #[getter]
     fn is_direct(&self) -> bool {
         self.record.is_direct() && self.part.is_direct() && self.body.is_direct()
+    }
+
+    /// See body::encode.
+    fn encode<'py>(
+        &self,
+        records: &Bound<'py, PyAny>,
+        most: usize,
+        digest: bool,
+    ) -> Option<(Bound<'py, PyBytes>, u8, usize, usize)> {
+        body::encode(&self.record, records.cast_exact::<PyList>().ok()?, most, digest)
     }
 
     /// The part of a request that writes a list of one record with a payload alone, if the names are plain ASCII. None
@@ -174,11 +185,10 @@ impl Parts {
         if raw >= self.small {
             return Ok(None);
         }
-        let data = PyBytes::new_with(py, raw, |data| {
-            data[..head.len()].copy_from_slice(head);
-            data[head.len()..].copy_from_slice(payload);
-            Ok(())
-        })?;
+        let Some(mut data) = Writer::new(py, raw) else { return Ok(None) };
+        data.add(head);
+        data.add(payload);
+        let data = data.finish();
         let int = |number: usize| PyInt::new(py, number).into_any();
         let body =
             self.body.make(py, [data.into_any(), int(raw), int(0), int(1), PyBytes::new(py, b"").into_any(), int(0)])?;
@@ -450,13 +460,10 @@ fn lone_record<'py>(
     let sum = crc32(&front[8..], seed);
     front[4..8].copy_from_slice(&sum.to_le_bytes());
     front.extend_from_slice(&head);
-    let record = PyBytes::new_with(py, whole, |record| {
-        let (start, rest) = record.split_at_mut(front.len());
-        start.copy_from_slice(&front);
-        rest.copy_from_slice(body);
-        Ok(())
-    });
-    Some((record.ok()?, frame))
+    let mut record = Writer::new(py, whole)?;
+    record.add(&front);
+    record.add(body);
+    Some((record.finish(), frame))
 }
 
 /// The frames of a transaction, one after the other, and the bytes of each: of `parts`, each (segment, first sequence,

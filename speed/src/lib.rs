@@ -4,6 +4,7 @@
 //! not handle the input; then the Python function decides, also about errors. Nothing here raises CorruptData.
 
 mod block;
+mod body;
 mod bytes;
 mod cache;
 mod call;

@@ -27,8 +27,13 @@ impl<const N: usize> Struct<N> {
 
     /// All fields of an instance of this very class. None for another object, or where their places are not known.
     pub fn fields<'py>(&self, object: &Bound<'py, PyAny>) -> Option<[Bound<'py, PyAny>; N]> {
+        self.borrowed(object).map(|fields| fields.map(|field| field.to_owned()))
+    }
+
+    /// The same without references of their own.
+    pub fn borrowed<'a, 'py>(&self, object: &'a Bound<'py, PyAny>) -> Option<[Borrowed<'a, 'py, PyAny>; N]> {
         let (py, offsets) = (object.py(), self.offsets.as_ref()?);
-        if !object.get_type().is(self.class.bind(py)) {
+        if object.get_type_ptr() != self.class.bind(py).as_type_ptr() {
             return None;
         }
         let places = offsets.map(|offset| {
@@ -38,8 +43,8 @@ impl<const N: usize> Struct<N> {
         if places.iter().any(|place| place.is_null()) {
             return None;
         }
-        // SAFETY: the instance keeps its fields while this takes references of its own.
-        Some(places.map(|place| unsafe { Bound::from_borrowed_ptr(py, place) }))
+        // SAFETY: the instance, which is immutable, keeps its fields.
+        Some(places.map(|place| unsafe { Borrowed::from_ptr(py, place) }))
     }
 
     /// An instance with all of its fields.

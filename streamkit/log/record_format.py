@@ -43,6 +43,7 @@ __all__ = [
     "FrameRef",
     "Header",
     "KeyUse",
+    "compress_body",
     "decode_body",
     "decode_entries",
     "decode_frames",
@@ -222,18 +223,20 @@ def encode_body(
     """The records of one segment; compressed if a sample of them shrinks and all of them do."""
     parts: list[Any] = [payloads] if metadata is None else [payloads, metadata]
     data = _encoder.encode(parts)
+    content = _content(data, payloads, metadata) if digest else b""
+    return compress_body(data, 0 if metadata is None else _METADATA, len(payloads), content)
+
+
+def compress_body(data: bytes, flags: int, count: int, content: bytes = b"") -> Body:
+    """The body with the encoded records `data`. `content` is digested."""
     raw = len(data)
-    flags = 0 if metadata is None else _METADATA
-    content, hashed = b"", 0
-    if digest:
-        hashes = _content(data, payloads, metadata)
-        content, hashed = blake2b(hashes, digest_size=16).digest(), len(hashes)
+    digest = blake2b(content, digest_size=16).digest() if content else b""
     if raw >= SMALL and (raw <= 2 * _SAMPLE or len(compress(data[:_SAMPLE])) < _SAMPLE * 0.9):
         # Behind it is room to tell which entries are erased one day: those that are like others took none.
-        packed = compress(data) + bytes(_ROOM + len(payloads) // _SHARE)
+        packed = compress(data) + bytes(_ROOM + count // _SHARE)
         if len(packed) < raw * 0.95:
-            return Body(packed, raw, flags | _ZSTD, len(payloads), content, hashed)
-    return Body(data, raw, flags, len(payloads), content, hashed)
+            return Body(packed, raw, flags | _ZSTD, count, digest, len(content))
+    return Body(data, raw, flags, count, digest, len(content))
 
 
 def _content(data: bytes, payloads: Sequence[bytes], metadata: Sequence[dict[str, str] | None] | None) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -158,6 +159,72 @@ def test_a_write_of_one_record_is_checked_and_encoded_alike_in_one_step_and_in_s
             assert astuple(part) == astuple(writer.part(segment, records, None, False))
     assert taken > CASES / 10
     assert writer.lone("s", "a", [Record(b"x" * 300)]) is not None
+
+
+SHORT = ["", "a", "é", "traceparent", "a" * 31, "a" * 32, "é" * 16, "a" * 255, "a" * 256, "€" * 300]
+LONG = ["a" * 65_534, "a" * 65_535, "é" * 32_768, "a" * 65_537, "€" * 21_850]
+
+
+class Text(str):
+    """A text that is not quite a str."""
+
+
+class Bytes(bytes):
+    """Bytes that are not quite bytes."""
+
+
+def metadata_of(random: Random) -> Any:
+    if random.random() < 0.01:
+        return random.choice([
+            {"a": 1}, {1: "a"}, {"a": None}, {"a": "\ud800"}, {"\udfff": "a"}, {Text("a"): "b"}, {"b": Text("a")},
+            {"a": random.choice(LONG)}, {random.choice(LONG): ""}, MappingProxyType({"a": "b"}), [("a", "b")], "a", 7,
+        ])  # fmt: skip
+    count = random.choice([0, 1, 1, 2, 3, 3, 15, 16, 17]) if random.random() < 0.2 else 2
+    return {random.choice(SHORT) + random.choice(["", "x", "é"]): random.choice(SHORT) for _ in range(count)}
+
+
+def records_of(random: Random) -> Any:
+    """Records of one segment; a few are wrong."""
+    count = random.choice([0, 1, 2, 15, 16, 17, 300] if random.random() < 0.5 else [3])
+    wrong, told = random.choice([0, 0, 0.1]), random.choice([0, 0, 0.5, 1])
+    data = [random.randbytes(random.choice(LENGTHS)) for _ in range(count)]
+    if random.random() < 0.05:
+        data[-1:] = [bytes(size) for size in (255, 256, 65_535, 65_536, 70_000)]
+    records: list[Any] = []
+    for payload in data:
+        given: Any = payload
+        if random.random() < wrong:
+            given = random.choice([payload, Bytes(payload), bytearray(payload), "text", None])
+        sequence = len(records) + random.choice([1, 1, 1, 2]) if random.random() < wrong else None
+        record: Any = Record(given, metadata_of(random) if random.random() < told else None, sequence)
+        records.append(payload if random.random() < wrong / 10 else record)
+    return random.choice([records] * 9 + [tuple(records), None, Record(b""), "text"])
+
+
+def part_of(writer: Any, *arguments: Any) -> tuple[Any, ...] | str:
+    """The part of a write, or the error."""
+    try:
+        part = writer.part("a", *arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ("none",) if part is None else (astuple(part), type(part.body and part.body.data))
+
+
+def test_the_records_of_a_write_are_checked_and_encoded_alike_in_one_pass_and_in_several() -> None:
+    random, taken, refused = Random(SEED), 0, 0
+    with streamkit.connect("memory://", max_transaction_bytes=100_000) as client:
+        writer = client.store(UUID(int=1))._writer
+        for case in range(CASES):
+            expected: Any = random.choice([None] * 6 + [0, 1, 7, 1 << 70, -1, True, "1"])
+            arguments: Any = records_of(random), expected, random.random() < 0.3
+            choose("compiled")
+            same = part_of(writer, *arguments)
+            taken += writing._parts.encode(arguments[0], 100_000, arguments[2]) is not None
+            choose("python")
+            assert same == part_of(writer, *arguments), f"case {case}: {arguments!r:.2000}"
+            refused += isinstance(same, str)
+    assert taken > CASES / 4
+    assert refused > CASES / 20
 
 
 def test_a_record_of_many_frames_has_the_same_bytes_from_both_encoders() -> None:
