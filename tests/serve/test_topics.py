@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from fix_serve import Events, Reply, Served
 
+from harness.deep_search import files_below, found_in
 from streamkit.serve.access import SCOPES
 from streamkit.serve.keys import KeyFile
 
@@ -44,6 +46,23 @@ def seqs(events: Events, count: int) -> list[int]:
         if event.name == "record":
             found += [record["$seq"] for record in event.data["records"]]
     return found
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_deleted_records_and_topics_leave_no_bytes_in_the_storage(two: tuple[Served, Served], kind: str) -> None:
+    served, tags = two[0], [os.urandom(12).hex() for _ in range(3)]
+    assert served.ask("PUT", "/v0/topics/a", {"type": kind}).status == 201
+    add(served, "a", *tags[:2])
+    add(served, "other", tags[2])
+    assert served.ask("POST", "/v0/topics/a/delete", {"before_seq": 2}).json["deleted"] == 1
+
+    def stored() -> list[bool]:
+        files = list(files_below(Path(served.url.removeprefix("file://"))))
+        return [bool(found_in(files, tag.encode())) for tag in tags]
+
+    assert stored() == [False, True, True]
+    assert served.ask("DELETE", "/v0/topics/a").json["deleted"]
+    assert stored() == [False, False, True]
 
 
 def test_a_watch_pushes_history_and_what_comes_and_says_when_it_has_caught_up(two: tuple[Served, Served]) -> None:

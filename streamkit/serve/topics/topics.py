@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -205,6 +206,7 @@ class Topics:
                     self.group(topic).delete()
                     self.store.delete_segment(SPACE, f"{topic.segment}/dead")
                 self.store.delete_segment(SPACE, topic.segment)
+                self._erase(topic.segment)  # a deletion alone leaves the bytes until upkeep
                 return True
         return False
 
@@ -314,10 +316,11 @@ class Topics:
     def remove(self, topic: Topic, sequences: Sequence[int]) -> None:
         """Delete records for ever. No reader gets them any more, and there are no tombstones for them."""
         for first in range(0, len(sequences), 100_000):
-            try:
-                self.store.erase(SPACE, topic.segment, sequences=sequences[first : first + 100_000])
-            except LeaseNotAcquired:
-                continue  # no reader gets them any more; another process removes them from the storage
+            self._erase(topic.segment, sequences[first : first + 100_000])
+
+    def _erase(self, segment: str, sequences: Sequence[int] | None = None) -> None:
+        with suppress(LeaseNotAcquired):  # no reader gets them any more; a later erasure or upkeep removes the bytes
+            self.store.erase(SPACE, segment, sequences=sequences)
 
     # -- queues -------------------------------------------------------------------------------------------------
 
