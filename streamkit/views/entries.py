@@ -18,10 +18,12 @@ from ..run.reading import RemovedEntries
 from .database import FOREIGN, refused
 from .view import View
 
-__all__ = ["COLUMNS", "EntryView", "decode", "encode", "placeholders"]
+__all__ = ["COLUMNS", "QUALIFIED", "EntryView", "NumberedEntries", "decode", "encode", "placeholders"]
 
 COLUMNS = "space, segment, sequence, timestamp, metadata, payload, place"
 """The columns of a table that keeps entries. `metadata` is JSON; `place` holds the rest of the entry."""
+QUALIFIED = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
+"""The columns of the table `entries`, for a query over several tables."""
 DEFINITION = (
     "space text not null, segment text not null, sequence integer not null, timestamp integer not null, "
     "metadata text, payload blob not null, place blob not null"
@@ -122,20 +124,6 @@ class EntryView(View):
         db: sqlite3.Connection = self._opened.db
         return db
 
-    def _erase(self, db: sqlite3.Connection, gap: RemovedEntries, *beside: str) -> None:
-        """Delete the entries of a gap, and the rows that name them in the tables `beside`, as "table.column"."""
-        chosen = "select id from entries where space = ? and sequence between ? and ?"
-        parameters: list[Any] = [gap.space, gap.first_sequence, gap.last_sequence]
-        if gap.segment:
-            chosen += " and segment = ?"
-            parameters.append(gap.segment)
-        else:  # of a whole space: the numbers are those of transactions, which are no column here
-            raise PermanentError("entries trimmed from a space as a whole stay in its views")
-        for name in beside:
-            table, _, column = name.partition(".")
-            db.execute(f"delete from {table} where {column} in ({chosen})", parameters)
-        db.execute(f"delete from entries where id in ({chosen})", parameters)
-
     def _ask(self, query: str, parameters: Iterable[Any] = (), *, layout: bool = False) -> list[Row]:
         """The rows. `layout`: the answer needs tables of this release, and Unavailable says that they are built."""
         db = self.db
@@ -163,3 +151,39 @@ class EntryView(View):
 
     def _entries(self, query: str, parameters: Iterable[Any] = (), *, layout: bool = False) -> list[Entry]:
         return [decode(row) for row in self._ask(query, parameters, layout=layout)]
+
+
+class NumberedEntries(EntryView):
+    """A ready-made view that keeps entries by number. Rows of other tables name their numbers."""
+
+    _beside: tuple[str, ...] = ()
+    """The columns of other tables that hold such numbers, as "table.column"."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self._next = 1
+
+    def setup(self, db: sqlite3.Connection) -> None:
+        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+
+    def load(self, db: sqlite3.Connection) -> None:
+        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
+
+    def _keep(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+        """Insert entries with the next numbers."""
+        db.executemany(
+            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
+            ((id, *row) for id, row in enumerate(encode(entries), self._next)),
+        )
+        self._next += len(entries)
+
+    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
+        """Delete the entries of a gap, and the rows that name them."""
+        if not gap.segment:  # of a whole space: the numbers are those of transactions, which are no column here
+            raise PermanentError("entries trimmed from a space as a whole stay in its views")
+        chosen = "select id from entries where space = ? and sequence between ? and ? and segment = ?"
+        parameters = (gap.space, gap.first_sequence, gap.last_sequence, gap.segment)
+        for name in self._beside:
+            table, _, column = name.partition(".")
+            db.execute(f"delete from {table} where {column} in ({chosen})", parameters)
+        db.execute(f"delete from entries where id in ({chosen})", parameters)

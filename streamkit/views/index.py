@@ -9,16 +9,13 @@ from typing import Any
 
 from ..arguments import check_function
 from ..model import Entry
-from ..run.reading import RemovedEntries
-from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+from .entries import QUALIFIED, NumberedEntries, limited
 from .keys import end_of_prefix, loaded, stored, stored_prefix, values
 
 __all__ = ["Index"]
 
-_SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 
-
-class Index(EntryView):
+class Index(NumberedEntries):
     """A view of entries by key. `keys(entry)` returns a key (text, a number, bytes, a tuple of these), a list, or None.
 
     The entries of one key come in the view's order. The keys come in this order: numbers, text by code point, False and
@@ -27,24 +24,17 @@ class Index(EntryView):
     """
 
     layout = 1
+    _beside = ("keys.id",)
 
     def __init__(self, keys: Callable[[Entry], Any], *, version: int = 1) -> None:
         super().__init__(version)
         check_function("keys", keys, "an Entry", iterated=True)
         self._keys = keys
-        self._next = 1
 
     def setup(self, db: sqlite3.Connection) -> None:
-        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        super().setup(db)
         db.execute("create table keys (key, id integer, primary key (key, id)) without rowid")
         self._mark_layout(db)
-
-    def load(self, db: sqlite3.Connection) -> None:
-        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
-
-    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
-        """Delete the entries of a gap."""
-        self._erase(db, gap, "keys.id")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         keys, id = self._keys, self._next
@@ -65,19 +55,15 @@ class Index(EntryView):
                 kinds.update(map(type, several))
             kept.append(entry)
             id += 1
-        db.executemany(
-            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
-            ((id, *row) for id, row in enumerate(encode(kept), self._next)),
-        )
+        self._keep(db, kept)
         pairs.sort(key=_first if len(kinds) == 1 else _order)  # neighbours in the tree, one after the other
         db.executemany("insert into keys values (?, ?)", pairs)
-        self._next = id
 
     def get(self, key: Any, *, limit: int = 0, reverse: bool = False) -> list[Entry]:
         """The entries of one key; with `reverse` the newest first."""
         order = "desc" if reverse else "asc"
         return self._entries(
-            f"select {_SELECT} from keys join entries using (id) where key = ? order by id {order}{limited(limit)}",
+            f"select {QUALIFIED} from keys join entries using (id) where key = ? order by id {order}{limited(limit)}",
             (key := stored(key),),
             layout=type(key) is bytes,
         )
@@ -99,7 +85,7 @@ class Index(EntryView):
         conditions, parameters = _bounds(start, end, prefix)
         order = "desc" if reverse else "asc"
         return self._entries(
-            f"select {_SELECT} from keys join entries using (id){conditions} "
+            f"select {QUALIFIED} from keys join entries using (id){conditions} "
             f"order by key {order}, id {order}{limited(limit)}",
             parameters,
             layout=True,

@@ -7,38 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..arguments import check_function, check_type
 from ..model import Entry
-from ..run.reading import RemovedEntries
-from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+from .entries import QUALIFIED, NumberedEntries, limited
 
 __all__ = ["Links"]
 
-_SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 
-
-class Links(EntryView):
+class Links(NumberedEntries):
     """A view of links between names. `links(entry)` returns pairs (from, to), or names that the entry's segment links
     to; None for none.
     """
+
+    _beside = ("links.id",)
 
     def __init__(self, links: Callable[[Entry], Iterable[str | tuple[str, str]] | None], *, version: int = 1) -> None:
         super().__init__(version)
         check_function("links", links, "an Entry", iterated=True)
         self._links = links
-        self._next = 1
 
     def setup(self, db: sqlite3.Connection) -> None:
-        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        super().setup(db)
         db.execute(
             "create table links (source text, target text, id integer, primary key (source, target, id)) without rowid"
         )
         db.execute("create index links_to on links (target, source, id)")
-
-    def load(self, db: sqlite3.Connection) -> None:
-        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
-
-    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
-        """Delete the entries of a gap."""
-        self._erase(db, gap, "links.id")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         id = self._next
@@ -54,12 +45,8 @@ class Links(EntryView):
                 pairs += [(source, target, id) for source, target in several]
                 kept.append(entry)
                 id += 1
-        db.executemany(
-            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
-            ((id, *row) for id, row in enumerate(encode(kept), self._next)),
-        )
+        self._keep(db, kept)
         db.executemany("insert into links values (?, ?, ?)", pairs)
-        self._next = id
 
     def of(self, source: str) -> list[str]:
         """List the targets of `source`, each once, the first link first."""
@@ -83,7 +70,7 @@ class Links(EntryView):
         where = " and ".join(f"{column} = ?" for column, _ in named)
         order = "desc" if reverse else "asc"
         return self._entries(
-            f"select {_SELECT} from entries where id in (select id from links{' where ' + where if where else ''}) "
+            f"select {QUALIFIED} from entries where id in (select id from links{' where ' + where if where else ''}) "
             f"order by id {order}{limited(limit)}",
             (name for _, name in named),
         )

@@ -11,9 +11,8 @@ import msgspec
 
 from ..arguments import check_several, check_type
 from ..model import Entry
-from ..run.reading import RemovedEntries
 from .conditions import Column, extract, json_path
-from .entries import COLUMNS, DEFINITION, EntryView, encode, limited, placeholders
+from .entries import COLUMNS, DEFINITION, NumberedEntries, encode, limited, placeholders
 
 __all__ = ["Query"]
 
@@ -22,7 +21,7 @@ _DEEP = 500
 """The deepest nesting that every release of SQLite accepts as JSON; the limit differs between releases."""
 
 
-class Query(EntryView):
+class Query(NumberedEntries):
     """A view of JSON payloads. `paths` get an index: "user.id", "items[0].name". `find` filters by any path.
 
     Payloads that are no JSON are kept, and match no filter on a path.
@@ -34,7 +33,6 @@ class Query(EntryView):
         self._paths = tuple(dict.fromkeys(paths))
         for path in self._paths:
             json_path(path)
-        self._next = 1
 
     def setup(self, db: sqlite3.Connection) -> None:
         db.execute(f"create table entries (id integer primary key, {DEFINITION}, json text)")
@@ -42,16 +40,12 @@ class Query(EntryView):
             db.execute(f"create index path_{at} on entries ({extract(path)}) where json is not null")
 
     def load(self, db: sqlite3.Connection) -> None:
+        super().load(db)
         # Paths may change without a new version of the view: indexes change no answer.
         wanted = {f"path_{at}": path for at, path in enumerate(self._paths)}
         found = dict(db.execute("select name, sql from sqlite_master where type = 'index' and name like 'path%'"))
         self._stale = [name for name in found if name not in wanted or extract(wanted[name]) not in found[name]]
         self._missing = {at: path for at, path in enumerate(self._paths) if f"path_{at}" not in found}
-        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
-
-    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
-        """Delete the entries of a gap."""
-        self._erase(db, gap)
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         for name in self._stale:

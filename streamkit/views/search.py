@@ -11,19 +11,19 @@ from typing import Literal
 from ..arguments import check_choice, check_function, check_type
 from ..errors import MissingDependency, PermanentError
 from ..model import Entry
-from ..run.reading import RemovedEntries
 from .database import FOREIGN
-from .entries import COLUMNS, DEFINITION, EntryView, Row, decode, encode, limited, placeholders
+from .entries import QUALIFIED, NumberedEntries, Row, decode, limited
 
 __all__ = ["Search"]
 
-_SELECT = ", ".join(f"entries.{column}" for column in COLUMNS.split(", "))
 _TERM = re.compile(r'"([^"]*)"(\*?)|([^\s"]+)')
 
 
-class Search(EntryView):
+class Search(NumberedEntries):
     """A full-text search. `text(entry)` returns the searchable text of an entry, or None. `tokenizer` is FTS5's
     ("porter unicode61" stems)."""
+
+    _beside = ("words.rowid",)
 
     def __init__(self, text: Callable[[Entry], str | None], *, tokenizer: str = "unicode61", version: int = 1) -> None:
         super().__init__(version)
@@ -31,7 +31,6 @@ class Search(EntryView):
         self._text = text
         self._tokenizer = tokenizer
         self._check_tokenizer()
-        self._next = 1
 
     def _check_tokenizer(self) -> None:
         check_type(self._tokenizer, str, "a tokenizer is text")
@@ -44,27 +43,16 @@ class Search(EntryView):
                 raise ValueError(f"{self._tokenizer!r:.60} is no tokenizer of FTS5: {error}") from error
 
     def setup(self, db: sqlite3.Connection) -> None:
-        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        super().setup(db)
         tokenizer = self._tokenizer.replace("'", "''")
         db.execute(f"create virtual table words using fts5 (text, tokenize = '{tokenizer}')")
-
-    def load(self, db: sqlite3.Connection) -> None:
-        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
-
-    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
-        """Delete the entries of a gap."""
-        self._erase(db, gap, "words.rowid")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         text = self._text
         found = [(entry, said) for entry in entries if (said := text(entry)) is not None]
         first = self._next
-        db.executemany(
-            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
-            ((id, *row) for id, row in enumerate(encode([entry for entry, _ in found]), first)),
-        )
+        self._keep(db, [entry for entry, _ in found])
         db.executemany("insert into words (rowid, text) values (?, ?)", enumerate([said for _, said in found], first))
-        self._next = first + len(found)
 
     def search(
         self, query: str, limit: int = 100, *, order: Literal["rank", "newest", "oldest"] = "rank", syntax: bool = False
@@ -84,7 +72,7 @@ class Search(EntryView):
         return [
             decode(row)
             for row in self._matching(
-                f"select {_SELECT} from words join entries on entries.id = words.rowid "
+                f"select {QUALIFIED} from words join entries on entries.id = words.rowid "
                 f"where words match ? order by {by}{limited(limit)}",
                 terms,
             )

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..arguments import check_count, check_function
 from ..model import Entry
-from ..run.reading import RemovedEntries
-from .entries import COLUMNS, DEFINITION, EntryView, decode, encode, placeholders
+from .entries import COLUMNS, NumberedEntries, decode
 
 __all__ = ["Vectors"]
 
@@ -21,12 +20,14 @@ _MOST = (1 << 31) - 1
 """Vectors in one answer."""
 
 
-class Vectors(EntryView):
+class Vectors(NumberedEntries):
     """A view of vectors. `embed(entry)` returns `dimensions` numbers, or None. They are kept as 32-bit floats, of
     length 1.
 
     Every vector is compared: with sqlite-vec if it is installed, else with NumPy, else in Python, which is slow.
     """
+
+    _beside = ("vectors.id",)
 
     def __init__(self, embed: Callable[[Entry], Sequence[float] | None], dimensions: int, *, version: int = 1) -> None:
         super().__init__(version)
@@ -34,28 +35,16 @@ class Vectors(EntryView):
         check_count("dimensions", dimensions)
         self._embed = embed
         self._dimensions = dimensions
-        self._next = 1
 
     def setup(self, db: sqlite3.Connection) -> None:
-        db.execute(f"create table entries (id integer primary key, {DEFINITION})")
+        super().setup(db)
         db.execute("create table vectors (id integer primary key, vector blob not null)")
-
-    def load(self, db: sqlite3.Connection) -> None:
-        self._next = db.execute("select coalesce(max(id), 0) + 1 from entries").fetchone()[0]
-
-    def erase(self, db: sqlite3.Connection, gap: RemovedEntries) -> None:
-        """Delete the entries of a gap."""
-        self._erase(db, gap, "vectors.id")
 
     def apply(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> None:
         found = [(entry, self._unit(vector)) for entry in entries if (vector := self._embed(entry)) is not None]
         first = self._next
-        db.executemany(
-            f"insert into entries (id, {COLUMNS}) values ({placeholders(8)})",
-            ((id, *row) for id, row in enumerate(encode([entry for entry, _ in found]), first)),
-        )
+        self._keep(db, [entry for entry, _ in found])
         db.executemany("insert into vectors values (?, ?)", enumerate([vector for _, vector in found], first))
-        self._next = first + len(found)
 
     def _unit(self, vector: Sequence[float]) -> bytes:
         try:
