@@ -43,9 +43,9 @@ from .leases import Lease, LeaseGrant, acquire, check_grant, release, renew
 from .lexkey import LexKey
 from .log.floors import Gaps
 from .log.idempotency import digest_of, find_use, first_result
+from .log.ids import is_id
 from .log.keys import CATALOG, USERS_SPACES, segment_name
 from .log.offsets import Offset
-from .log.outcome import is_id
 from .log.partition import Partition
 from .log.read_space import end_of, merge
 from .log.record_format import encode_body

@@ -49,7 +49,7 @@ class OpenFile:
     """A file descriptor that is closed when its last user releases it, so that no reader finds another file under its
     number."""
 
-    __slots__ = ("__weakref__", "_identity", "_place", "fd", "room", "table")
+    __slots__ = ("__weakref__", "_identity", "fd", "place", "room", "table")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -58,7 +58,7 @@ class OpenFile:
         self.table: tuple[int, bytes] | None = None
         """The start of the value in a row's file, and the checksums of its blocks."""
         self._identity: tuple[int, int] | None = None
-        self._place: tuple[int, int, int] | None = None
+        self.place: tuple[int, int, int] | None = None
         """The file's directory, and the time of the directory's last change when the file was last seen in it."""
         _files.add(self)
 
@@ -66,12 +66,12 @@ class OpenFile:
         """True if `path`, in `directory`, still leads to this file: either may have been moved, or replaced."""
         # To ask the file itself costs its next sync a commit of the file system's journal, as Linux then dates each
         # write exactly; and its directory tells by its own time whether a name in it has changed.
-        if _twin is not None and self._place is not None and _twin.is_at(directory, *self._place):
+        if _twin is not None and self.place is not None and _twin.is_at(directory, *self.place):
             return True
         try:
             told = os.stat(directory)
             place = told.st_ino, told.st_dev, told.st_mtime_ns
-            if place == self._place:
+            if place == self.place:
                 return True
             there = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -81,7 +81,7 @@ class OpenFile:
             self._identity = opened.st_ino, opened.st_dev
         if self._identity != (there.st_ino, there.st_dev):
             return False
-        self._place = place
+        self.place = place
         return True
 
     def close(self) -> None:

@@ -17,6 +17,11 @@ impl View {
         View::any(object).filter(|view| view.buffer.readonly != 0)
     }
 
+    /// Of memory that others change at the same time.
+    pub fn writable(object: &Bound<'_, PyAny>) -> Option<View> {
+        View::any(object).filter(|view| view.buffer.readonly == 0)
+    }
+
     /// Of an object that nobody else has.
     pub fn any(object: &Bound<'_, PyAny>) -> Option<View> {
         let mut buffer = ffi::Py_buffer::new();

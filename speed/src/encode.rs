@@ -12,8 +12,10 @@ const VERSION: u8 = 2;
 const MAGIC: &[u8] = b"SKTX";
 const HEADER_AT: usize = 24;
 const FRAME: usize = 16;
+/// The bits of a partition's seed that are in the ids of its transactions: see streamkit/log/ids.py.
+const TAG: u32 = (1 << 24) - 1;
 /// A row of the local log is checked as a whole up to this size.
-const WHOLE: usize = 16 << 10;
+pub const WHOLE: usize = 16 << 10;
 /// The value of a larger one has a checksum for so many bytes.
 const BLOCK: usize = 4096;
 
@@ -274,7 +276,8 @@ impl LoneEncoder {
     fn encode<'py>(
         &self,
         py: Python<'py>,
-        id: &Bound<'py, PyBytes>,
+        #[pyo3(from_py_with = some)] now: Option<u64>,
+        #[pyo3(from_py_with = some)] drawn: Option<u64>,
         node: &Bound<'py, PyBytes>,
         timestamp: &Bound<'py, PyAny>,
         number: &Bound<'py, PyAny>,
@@ -290,8 +293,9 @@ impl LoneEncoder {
         let Some(numbers) = Numbers::of(timestamp, number, position, size, &row, &body, given) else {
             return Ok(None);
         };
+        let Some(id) = transaction_id(now, self.seed & TAG, drawn) else { return Ok(None) };
         let Some((record, frame)) =
-            with_bytes(&body[0], |data| lone_record(py, &numbers, id.as_bytes(), node.as_bytes(), &name, data, self.seed))
+            with_bytes(&body[0], |data| lone_record(py, &numbers, &id, node.as_bytes(), &name, data, self.seed))
         else {
             return Ok(None);
         };
@@ -342,7 +346,7 @@ impl LoneEncoder {
                 given.clone(),
             ],
         )?;
-        let trx = self.trx.make(py, [id.clone().into_any(), node.clone().into_any(), number_.clone()])?;
+        let trx = self.trx.make(py, [PyBytes::new(py, &id).into_any(), node.clone().into_any(), number_.clone()])?;
         let none = || py.None().into_bound(py);
         let status = if self.single {
             let (partition, incarnation) = (self.partition.bind(py).clone(), self.incarnation.bind(py).clone());
@@ -409,6 +413,18 @@ impl Numbers {
         numbers.before.checked_add(numbers.given)?;
         Some(numbers)
     }
+}
+
+/// A version 7 UUID: see `id_of` in streamkit/log/ids.py.
+fn transaction_id(now: Option<u64>, tag: u32, drawn: Option<u64>) -> Option<[u8; 16]> {
+    let now = now.filter(|now| now >> 48 == 0)?;
+    let drawn = drawn.filter(|drawn| drawn >> 49 == 0)?;
+    let front = now << 16 | 0x7 << 12 | drawn >> 37;
+    let back = (0x80 | drawn >> 32 & 0x1f) << 56 | u64::from(tag) << 32 | drawn & 0xffff_ffff;
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&front.to_be_bytes());
+    id[8..].copy_from_slice(&back.to_be_bytes());
+    Some(id)
 }
 
 /// The record of a transaction with one frame and nothing else, and the bytes of the frame.
@@ -534,27 +550,30 @@ pub fn pack_row<'py>(
     value: &Bound<'py, PyAny>,
     seed: u32,
 ) -> Option<Bound<'py, PyBytes>> {
-    with_bytes(value, |value| {
-        let position = position?;
-        let length = u16::try_from(key.len()).ok()?;
-        let size = u32::try_from(value.len()).ok()?;
-        let follows = if value.len() <= WHOLE { value.len() } else { value.len().div_ceil(BLOCK) * 4 };
-        let mut row = Vec::with_capacity(20 + key.len() + follows);
-        row.extend_from_slice(&[0; 4]);
-        row.extend_from_slice(&size.to_le_bytes());
-        row.extend_from_slice(&position.to_le_bytes());
-        row.extend_from_slice(&length.to_le_bytes());
-        row.extend_from_slice(&[kind, 0]);
-        row.extend_from_slice(key);
-        if value.len() <= WHOLE {
-            row.extend_from_slice(value);
-        } else {
-            for block in value.chunks(BLOCK) {
-                row.extend_from_slice(&crc32(block, 0).to_le_bytes());
-            }
+    let row = with_bytes(value, |value| row(position?, kind, key, value, seed))?;
+    Some(PyBytes::new(py, &row))
+}
+
+/// See `pack_row`.
+pub fn row(position: u64, kind: u8, key: &[u8], value: &[u8], seed: u32) -> Option<Vec<u8>> {
+    let length = u16::try_from(key.len()).ok()?;
+    let size = u32::try_from(value.len()).ok()?;
+    let follows = if value.len() <= WHOLE { value.len() } else { value.len().div_ceil(BLOCK) * 4 };
+    let mut row = Vec::with_capacity(20 + key.len() + follows);
+    row.extend_from_slice(&[0; 4]);
+    row.extend_from_slice(&size.to_le_bytes());
+    row.extend_from_slice(&position.to_le_bytes());
+    row.extend_from_slice(&length.to_le_bytes());
+    row.extend_from_slice(&[kind, 0]);
+    row.extend_from_slice(key);
+    if value.len() <= WHOLE {
+        row.extend_from_slice(value);
+    } else {
+        for block in value.chunks(BLOCK) {
+            row.extend_from_slice(&crc32(block, 0).to_le_bytes());
         }
-        let sum = crc32(&row[4..], seed);
-        row[..4].copy_from_slice(&sum.to_le_bytes());
-        Some(PyBytes::new(py, &row))
-    })
+    }
+    let sum = crc32(&row[4..], seed);
+    row[..4].copy_from_slice(&sum.to_le_bytes());
+    Some(row)
 }

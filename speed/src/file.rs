@@ -165,23 +165,28 @@ impl OpenRow {
     }
 }
 
-/// True if a directory has these numbers, and this time of its last change in nanoseconds. False may also mean that this
-/// is not known.
+/// See `is_at`.
 #[cfg(unix)]
-#[pyfunction]
-pub fn is_at(py: Python<'_>, directory: &Bound<'_, PyString>, inode: u64, device: u64, changed: i64) -> bool {
+pub fn is_unchanged(directory: &str, (inode, device, changed): Place) -> bool {
     use std::os::unix::fs::MetadataExt;
-    let Ok(directory) = directory.to_cow() else { return false };
-    py.detach(|| {
-        std::fs::metadata(&*directory).is_ok_and(|there| {
-            let time = there.mtime().checked_mul(1_000_000_000).and_then(|time| time.checked_add(there.mtime_nsec()));
-            (there.ino(), there.dev(), time) == (inode, device, Some(changed))
-        })
+    std::fs::metadata(directory).is_ok_and(|there| {
+        let time = there.mtime().checked_mul(1_000_000_000).and_then(|time| time.checked_add(there.mtime_nsec()));
+        (there.ino(), there.dev(), time) == (inode, device, Some(changed))
     })
 }
 
 #[cfg(not(unix))]
-#[pyfunction]
-pub fn is_at(_directory: &Bound<'_, PyString>, _inode: u64, _device: u64, _changed: i64) -> bool {
+pub fn is_unchanged(_directory: &str, _place: Place) -> bool {
     false
+}
+
+/// Inode, device, and the time of the last change.
+pub type Place = (u64, u64, i64);
+
+/// True if a directory has these numbers, and this time of its last change in nanoseconds. False may also mean that this
+/// is not known.
+#[pyfunction]
+pub fn is_at(py: Python<'_>, directory: &Bound<'_, PyString>, inode: u64, device: u64, changed: i64) -> bool {
+    let Ok(directory) = directory.to_cow() else { return false };
+    py.detach(|| is_unchanged(&directory, (inode, device, changed)))
 }

@@ -3,6 +3,7 @@
 //! The Python functions are the reference. A function here either returns what they would return, or says that it does
 //! not handle the input; then the Python function decides, also about errors. Nothing here raises CorruptData.
 
+mod append;
 mod block;
 mod body;
 mod bytes;
@@ -39,6 +40,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<runs::Directory>()?;
     module.add_class::<encode::LoneEncoder>()?;
     module.add_class::<encode::Parts>()?;
+    module.add_function(wrap_pyfunction!(append::append_row, module)?)?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;

@@ -14,9 +14,7 @@ interrupt or another exception that is none of ours, so nothing relies on its la
 
 from __future__ import annotations
 
-import os
 import random
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +31,8 @@ from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
 from .floors import join_controls
 from .freshness import Look
-from .outcome import TAG, Outcome, made_at, outcome_of, tag_of
+from .ids import BITS, draw, made_at, new_id
+from .outcome import Outcome, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan
 from .policy import NEVER
@@ -47,7 +46,7 @@ from .tail import Tail
 if TYPE_CHECKING:
     from .inbox import Inbox
 
-__all__ = ["Committer", "Upkeep", "new_id"]
+__all__ = ["Committer", "Upkeep"]
 
 _MOST_FRAMES = 4096
 _ATTEMPTS = 6
@@ -70,22 +69,6 @@ _LOOKS = 2
 """Looks before a wide transaction is encoded that may find others' transactions, and lead to another plan."""
 _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
-
-
-_ID = struct.Struct(">QII")
-_chance = random.Random()
-"""The generator of this module alone, so that a program that seeds the common one makes no id twice."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_chance.seed)
-
-
-def new_id(milliseconds: int, tag: int, *, posted: bool = False) -> bytes:
-    """A version 7 UUID. It holds its time, the partition's tag of 24 bits, and a bit that is set for a posted
-    request."""
-    drawn = _chance.getrandbits(49)
-    middle = 0xA0 if posted else 0x80
-    front = milliseconds << 16 | 0x7 << 12 | drawn >> 37
-    return _ID.pack(front, (middle | drawn >> 32 & 0x1F) << 24 | tag, drawn & 0xFFFFFFFF)
 
 
 def _length(behind: int, size: int, frames: int, upkeep: int) -> float:
@@ -586,17 +569,16 @@ class Committer:
             return False
         self._taken = taken = (request,)
         partition.counters["cache_hits"] += is_known
-        seed, now, count = partition.seed, partition.clock.now(), body.count
-        id = new_id(now, seed & TAG)
-        if self._submitted and not request.board(id, base[1] + 1):
-            return False
+        now, count = partition.clock.now(), body.count
         timestamp = partition.moments.after(now)
         if timestamp < base[2]:
             timestamp = base[2]
-        made = partition.lone.encode(id, self.node, timestamp, base, part, body)
+        made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part, body)
         key, record, row, _, trx, status = made
+        if self._submitted and not request.board(trx.raw_id, trx.number):
+            return False
         after = {segment: row}
-        self._flight = flight = Flight(taken, (after,), after, base[5], key, record, count, seed)
+        self._flight = flight = Flight(taken, (after,), after, base[5], key, record, count, partition.seed)
         if request.withdrawn:
             self._flight = None
             flight.clear()

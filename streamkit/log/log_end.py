@@ -14,7 +14,7 @@ from itertools import pairwise
 from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
 from ..errors import CorruptData, StoreClosed, Unavailable, UnsupportedVersion
 from ..retry import attempts, send_until_answered
-from .commit import new_id
+from .ids import new_id
 from .keys import created_at, transaction_incarnation, transaction_number, transaction_prefix
 from .outcome import tag_of
 from .partition import Partition, seed_of

@@ -7,6 +7,7 @@ from typing import Any
 from .. import speed
 from ..model import TRX, Position, SegmentStatus
 from .commit_base import LoneBase
+from .ids import TAG, id_of
 from .keys import transaction_key
 from .record_format import Body, encode_transaction
 from .request import Part
@@ -40,17 +41,18 @@ class LoneEncoder:
             place = space, partition, settings.incarnation, settings.partitions == 1
             self._compiled = speed.twin.LoneEncoder(_CLASSES, *place, seed, transactions, copied)
 
-    def encode(self, id: bytes, node: bytes, timestamp: int, base: LoneBase, part: Part, body: Body) -> Lone:
-        """The transaction `id` after `base`, which writes `body` to the segment of `part`."""
+    def encode(self, now: int, drawn: int, node: bytes, timestamp: int, base: LoneBase, part: Part, body: Body) -> Lone:
+        """The transaction after `base` that writes `body` to the segment of `part`. `now`, `drawn`: see `id_of`."""
         row, number, _, position, size, _ = base
         segment = part.segment
         if _twin is not None:
             made: Lone | None = self._compiled.encode(
-                id, node, timestamp, number, position, size, row, segment, body, part.size
+                now, drawn, node, timestamp, number, position, size, row, segment, body, part.size
             )
             if made is not None:
                 return made
         number, first, before = number + 1, row.last_sequence + 1, row.size
+        id = id_of(now, self._seed & TAG, drawn)
         header, record = encode_transaction(
             number=number,
             timestamp=timestamp,

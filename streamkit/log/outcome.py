@@ -12,16 +12,14 @@ from typing import Literal
 from uuid import UUID
 
 from ..errors import OutcomeUnknown
+from .ids import TAG, is_posted, made_at
 from .partition import Partition
 from .record_format import VOID
 from .still_in_log import archive_row
 
-__all__ = ["TAG", "Outcome", "is_id", "made_at", "outcome_of", "tag_of"]
+__all__ = ["Outcome", "outcome_of", "tag_of"]
 
 Outcome = Literal["committed", "absent"]
-
-TAG = (1 << 24) - 1
-"""The bits of a partition's seed that the ids of its transactions carry in their middle."""
 
 
 def tag_of(partition: Partition) -> int:
@@ -29,25 +27,9 @@ def tag_of(partition: Partition) -> int:
     return partition.seed & TAG
 
 
-def is_id(id: bytes) -> bool:
-    """True if `id` can be a transaction's: a version 7 UUID."""
-    return id[6] >> 4 == 7 and id[8] >> 6 == 0b10
-
-
 def _is_of(id: bytes, partition: Partition) -> bool:
     """True if `id` has this partition's tag. One in 16 million ids of other partitions has it, too."""
     return int.from_bytes(id[9:12], "big") == tag_of(partition)
-
-
-def is_posted(id: bytes) -> bool:
-    """True if `id` is of a posted request, False if it is of a transaction."""
-    return id[8] & 0x20 != 0
-
-
-def made_at(id: bytes) -> int:
-    """The time at which an id was made, in ms by the clock of its maker. The timestamp of its transaction is not
-    below."""
-    return int.from_bytes(id[:6], "big")
 
 
 def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: Callable[[], None]) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 from streamkit import compression, speed, writing
 from streamkit.index import block_cache, run_format, runs, subject_filter
 from streamkit.log import lone, pack_format, record_format, segment_rows
-from streamkit_local import backend, files, record, rowfile
+from streamkit_local import backend, files, log, record, rowfile
 
 __all__ = ["CODECS", "choose", "using"]
 
@@ -19,6 +19,7 @@ _MODULES: tuple[Any, ...] = (
     block_cache,
     compression,
     files,
+    log,
     lone,
     pack_format,
     record,

@@ -14,9 +14,8 @@ from harness.processes import Process, Service
 from streamkit import Client, Record, Store
 from streamkit.backend import Ambiguous
 from streamkit.errors import CorruptData, OutcomeUnknown
-from streamkit.log.commit import new_id
+from streamkit.log.ids import is_id, is_posted, made_at, new_id
 from streamkit.log.keys import partition_key
-from streamkit.log.outcome import is_id, is_posted, made_at
 
 SPACE = "space"
 KINDS = ["memory", "remote"]

@@ -18,6 +18,7 @@ from streamkit import Record, speed, writing
 from streamkit.index.run_format import SectionBuilder, decode_tail
 from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
 from streamkit.log.freshness import Look
+from streamkit.log.ids import BITS, is_id, made_at
 from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key, transaction_key
 from streamkit.log.lone import LoneEncoder
 from streamkit.log.record_format import (
@@ -76,7 +77,8 @@ def lone_of(random: Random) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     given, segment = body(random), name(random)
     base = row_of(random), *(number(random) for _ in range(4)), Look(None, 0.0, 0)
     part = Part(segment, given, number(random), None)
-    ids = random.randbytes(16), random.choice([random.randbytes(16), b"-", b""])
+    id = random.choice([0, random.getrandbits(48), (1 << 48) - 1]), random.getrandbits(BITS)
+    node = random.choice([random.randbytes(16), b"-", b""])
     encoder = (
         *place,
         settings,
@@ -84,7 +86,7 @@ def lone_of(random: Random) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         random.randbytes(random.choice([0, 12])),
         random.choice([0, 4096]),
     )
-    return encoder, (*ids, number(random), base, part, given)
+    return encoder, (*id, node, number(random), base, part, given)
 
 
 def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_both_encoders() -> None:
@@ -100,6 +102,7 @@ def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_b
         key, record, row, piece, trx, status = same
         header = decode_header(record, encoder[3])
         assert (key, header.number) == (transaction_key(encoder[4], trx.number), trx.number)
+        assert (is_id(trx.raw_id), made_at(trx.raw_id)) == (True, arguments[0])
         assert (header.id, header.frames[0].length, piece.start + piece.length) == (
             trx.raw_id,
             piece.length,
@@ -110,7 +113,7 @@ def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_b
             assert astuple(status) == astuple(made[5])
             assert (status.last_sequence, status.trx) == (row.last_sequence, trx)
         (frame,) = decode_transaction("s", 0, 1, record, encoder[3])
-        assert (frame[0].segment, len(frame[2])) == (arguments[4].segment, arguments[5].count)
+        assert (frame[0].segment, len(frame[2])) == (arguments[5].segment, arguments[6].count)
 
 
 def test_the_values_of_a_transaction_of_one_frame_are_made_without_calls_of_their_classes() -> None:
@@ -278,7 +281,7 @@ def test_a_number_that_the_twin_cannot_hold_is_left_to_python() -> None:
         encoder = LoneEncoder("s", 0, Settings(1), 1, b"p", 4096)
         for at, size in ((1, -5), (1 << 64, 0)):
             base = SegmentRow(0, 0, 0, 0, size=size), at, 1, 0, 0, Look(None, 0.0, 0)
-            arguments = b"i" * 16, b"n" * 16, 1, base, Part("s", given, 1, None), given
+            arguments = 1, 0, b"n" * 16, 1, base, Part("s", given, 1, None), given
             if size:
                 made.append(encoder.encode(*arguments))
             else:

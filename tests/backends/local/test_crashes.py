@@ -380,11 +380,12 @@ def test_every_call_of_a_durable_write_may_fail(local: LocalStore, monkeypatch: 
     write(local.backend, P, [Append(b"9", b"next")])
 
 
-def test_a_short_write_is_finished(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_short_write_is_finished(local: LocalStore, monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
     rows = fill(local, 5)
     failing = Failing(monkeypatch, "pwrite", 0, part=10)
     failing.times = 1
-    write(local.backend, P, [Append(b"5", b"x" * 100)])
+    write(local.backend, P, [Append(b"5", b"x" * 100)], durable=durable)
     assert local.rows_anew() == rows | {b"5": b"x" * 100}
 
 

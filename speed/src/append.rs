@@ -1,0 +1,129 @@
+//! Appending to the file of a local log that is written to: see PartitionLog in backends/streamkit_local/log.py.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::bytes::{View, some, with_bytes};
+use crate::encode::{WHOLE, row};
+use crate::file::{Place, is_unchanged};
+
+const NEXT_ROW: u8 = 1;
+/// Words of the head: see backends/streamkit_local/head.py.
+const END: usize = 0;
+const BASE: usize = 1;
+const DIRTY: usize = 3;
+
+#[cfg(unix)]
+mod lock {
+    use super::c_int;
+
+    pub fn take(fd: c_int) -> bool {
+        // SAFETY: it takes no memory.
+        unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    }
+
+    pub fn release(fd: c_int) {
+        // SAFETY: it takes no memory.
+        unsafe { libc::flock(fd, libc::LOCK_UN) };
+    }
+}
+
+#[cfg(not(unix))]
+mod lock {
+    use super::c_int;
+
+    pub fn take(_fd: c_int) -> bool {
+        false
+    }
+
+    pub fn release(_fd: c_int) {}
+}
+
+/// Words of a head, which other processes read and write at the same time.
+struct Words<'a> {
+    end: &'a AtomicU64,
+    base: &'a AtomicU64,
+    dirty: &'a AtomicU64,
+}
+
+impl<'a> Words<'a> {
+    fn of(view: &'a View) -> Option<Self> {
+        let at = |word: usize| {
+            let place = view.bytes().get(8 * word..8 * word + 8)?.as_ptr().cast_mut().cast::<u64>();
+            // SAFETY: the bytes are of a shared map that may be written to. They stay where they are while the view lives.
+            place.is_aligned().then(|| unsafe { AtomicU64::from_ptr(place) })
+        };
+        Some(Words { end: at(END)?, base: at(BASE)?, dirty: at(DIRTY)? })
+    }
+
+    fn are(&self, end: u64, base: u64) -> bool {
+        self.end.load(Ordering::SeqCst) == end
+            && self.base.load(Ordering::SeqCst) == base
+            && self.dirty.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// A position in one word, with 16 bits that check it: see `seal` in backends/streamkit_local/head.py.
+fn seal(position: u64) -> Option<u64> {
+    (position >> 48 == 0).then(|| position << 16 | (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
+}
+
+/// Appends a small row that is put with NEXT, at `position`, which is byte `at` of the open file, and publishes it. The
+/// new word for the end; 0 where Python has to do it: then nothing was done, and the lock is free.
+///
+/// `end` and `base`: the words that the head must have. `write`: `os.pwrite`. Its error is raised with the lock held.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)]
+pub fn append_row(
+    py: Python<'_>,
+    write: &Bound<'_, PyAny>,
+    fd: c_int,
+    words: &Bound<'_, PyAny>,
+    #[pyo3(from_py_with = some)] end: Option<u64>,
+    base: u64,
+    directory: &Bound<'_, PyString>,
+    #[pyo3(from_py_with = some)] place: Option<Place>,
+    at: u64,
+    position: u64,
+    key: &[u8],
+    value: &Bound<'_, PyAny>,
+    seed: u32,
+) -> PyResult<u64> {
+    let (Some(end), Some(place), Ok(directory)) = (end, place, directory.to_cow()) else { return Ok(0) };
+    let Some(row) =
+        with_bytes(value, |value| (value.len() <= WHOLE).then(|| row(position, NEXT_ROW, key, value, seed))?)
+    else {
+        return Ok(0);
+    };
+    let Some(word) = position.checked_add(row.len() as u64).and_then(seal) else { return Ok(0) };
+    let Some(view) = View::writable(words) else { return Ok(0) };
+    let Some(words) = Words::of(&view) else { return Ok(0) };
+    if fd < 0 || !words.are(end, base) {
+        return Ok(0);
+    }
+    let ready = py.detach(|| {
+        if !lock::take(fd) {
+            return false;
+        }
+        let ready = words.are(end, base) && is_unchanged(&directory, place);
+        if !ready {
+            lock::release(fd);
+        }
+        ready
+    });
+    if !ready {
+        return Ok(0);
+    }
+    words.dirty.store(1, Ordering::SeqCst);
+    let mut done = 0;
+    while done < row.len() {
+        done += write.call1((fd, PyBytes::new(py, &row[done..]), at + done as u64))?.extract::<usize>()?;
+    }
+    words.end.store(word, Ordering::SeqCst);
+    words.dirty.store(0, Ordering::SeqCst);
+    lock::release(fd);
+    Ok(word)
+}

@@ -1,0 +1,127 @@
+"""A buffered row is appended by the compiled twin in one step: the same bytes, and the same order between processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from fix_local import Append, LocalStore, P, Put, write
+
+from harness.codecs import CODECS, choose, using
+from streamkit.backend import NEXT, Conflict
+from streamkit_local.log import PartitionLog
+from streamkit_local.record import NEXT_ROW, WHOLE, encode
+
+pytestmark = pytest.mark.skipif(len(CODECS) < 2, reason="the compiled twin is not installed: make speed")
+
+
+@pytest.fixture(autouse=True)
+def _codec() -> Iterator[None]:
+    with using("compiled"):
+        yield
+
+
+@pytest.fixture
+def locks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for each append, or other write, that takes several steps."""
+    taken: list[int] = []
+    lock = PartitionLog._lock
+    monkeypatch.setattr(PartitionLog, "_lock", lambda log: (taken.append(1), lock(log))[1])
+    return taken
+
+
+def the_log(local: LocalStore) -> PartitionLog:
+    log = local.backend._log(P)  # type: ignore[attr-defined]
+    assert isinstance(log, PartitionLog)
+    return log
+
+
+def test_the_bytes_are_those_of_the_python_codec(local: LocalStore, locks: list[int]) -> None:
+    random, rows = Random(7), {}
+    write(local.backend, P, [Append(b"0", b"")], durable=False)
+    log = the_log(local)
+    steps = len(locks)
+    for number in range(1, 60):
+        choose(random.choice(CODECS))
+        key, value = b"%04d" % number, random.randbytes(random.choice([0, 1, 100, 4096, WHOLE - 1, WHOLE, WHOLE + 1]))
+        before = log.state.end
+        write(local.backend, P, [Append(key, value)], durable=False)
+        made = encode(before, NEXT_ROW, key, value, log.reader.seed)
+        assert os.pread(log._file.fd, len(made), before - log.state.base) == made  # type: ignore[union-attr]
+        assert log.state.end == before + len(made)
+        rows[key] = value
+    assert steps < len(locks) < 59
+    assert local.rows() == rows | {b"0": b""}
+    assert local.rows_anew() == rows | {b"0": b""}
+
+
+def test_a_row_whose_key_is_not_greater_is_refused(local: LocalStore) -> None:
+    write(local.backend, P, [Put(b"7", b"row"), Append(b"5", b"five")], durable=False)
+    for key in (b"5", b"4", b"7"):
+        with pytest.raises(Conflict):
+            write(local.backend, P, [Append(key, b"x")], durable=False)
+    write(local.backend, P, [Append(b"6", b"six")], durable=False)
+    assert local.rows_anew() == {b"5": b"five", b"6": b"six", b"7": b"row"}
+
+
+def test_rows_that_others_wrote_meanwhile_are_seen_first(local: LocalStore) -> None:
+    write(local.backend, P, [Append(b"1", b"one")], durable=False)
+    local.run("b.put(P, b'2', b'two', NEXT, durable=False)")
+    with pytest.raises(Conflict):
+        write(local.backend, P, [Append(b"2", b"mine")], durable=False)
+    local.run("b.put(P, b'3', b'three', NEXT, durable=False)")
+    write(local.backend, P, [Append(b"4", b"four")], durable=False)
+    assert local.rows_anew() == {b"1": b"one", b"2": b"two", b"3": b"three", b"4": b"four"}
+
+
+def test_a_writer_waits_while_another_one_holds_the_lock(
+    local: LocalStore, locks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(local.backend, P, [Append(b"1", b"one")], durable=False)
+    write(local.backend, P, [Append(b"2", b"two")], durable=False)
+    steps, file = len(locks), os.open(local.logs()[-1], os.O_RDWR)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    taken = PartitionLog._lock
+
+    def release(log: PartitionLog) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+        taken(log)
+
+    monkeypatch.setattr(PartitionLog, "_lock", release)
+    write(local.backend, P, [Append(b"3", b"three")], durable=False)
+    assert len(locks) == steps + 1
+    write(local.backend, P, [Append(b"4", b"four")], durable=False)
+    assert len(locks) == steps + 1
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the twin has released it
+    os.close(file)
+    assert [*local.rows_anew()] == [b"1", b"2", b"3", b"4"]
+
+
+def test_what_a_dead_writer_left_is_dropped_first(local: LocalStore, locks: list[int]) -> None:
+    write(local.backend, P, [Append(b"1", b"one")], durable=False)
+    write(local.backend, P, [Append(b"2", b"two")], durable=False)
+    log, steps = the_log(local), len(locks)
+    with open(local.logs()[-1], "r+b") as file:
+        file.seek(log.state.end - log.state.base)
+        file.write(encode(log.state.end, NEXT_ROW, b"3", b"unpublished", log.reader.seed))
+    log.words[3] = 1
+    write(local.backend, P, [Append(b"4", b"four")], durable=False)
+    assert len(locks) == steps + 1
+    assert log.words[3] == 0
+    assert [*local.rows_anew()] == [b"1", b"2", b"4"]
+
+
+def test_an_interrupt_while_a_row_is_written_leaves_the_lock_free(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(local.backend, P, [Append(b"1", b"one")], durable=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            local.backend.put(P, b"2", b"two", NEXT, durable=False)
+    local.run("b.put(P, b'2', b'theirs', NEXT, durable=False)")
+    write(local.backend, P, [Append(b"3", b"three")], durable=False)
+    assert local.rows_anew() == {b"1": b"one", b"2": b"theirs", b"3": b"three"}
