@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -13,6 +14,7 @@ from .log.policy import policy_of
 from .names import InternalName
 from .statistics import Statistics
 from .store import Store, inner
+from .terminal import amount
 
 __all__ = ["Diagnosis", "Finding", "Probe", "SpaceProbe", "diagnose", "findings_of", "probe"]
 
@@ -257,7 +259,8 @@ def _clock(found: Probe) -> Iterator[Finding]:
 def _groups(found: Probe) -> Iterator[Finding]:
     for space in found.spaces:
         if space.dead:
-            text = f"{space.dead:,} dead letters in its groups. `streamkit group dead` lists them with their reasons"
+            command = f"`streamkit group dead {shlex.quote(space.space)} GROUP`"
+            text = f"{amount(space.dead, 'dead letter')} in its groups. {command} lists the reasons"
             yield Finding("groups", text, space.space)
         if space.lag > 10_000:
             text = f"its groups are {space.lag:,} entries behind. Run more consumers, or more `lanes`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["json_escaped", "visible"]
+__all__ = ["amount", "json_escaped", "visible"]
 
 _MEANINGFUL = (
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: they move the cursor, set colours and titles, and more
@@ -13,6 +13,13 @@ _MEANINGFUL = (
     "\ud800-\udfff"  # they are no text, and could not be written
 )
 _pattern = re.compile(f"[{_MEANINGFUL}]")
+
+
+def amount(count: int, noun: str) -> str:
+    """A number with its noun, for people: `1 entry`, `2,000 entries`. The noun is given in the singular."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
 def visible(text: str) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from streamkit.terminal import amount
+
 from .options import Json, MaxTimestamp, SpaceName, StoreOptions, check_space, resolved_url, with_options
 from .output import print_result
 from .progress import progress
@@ -42,8 +44,9 @@ def archive(
         )
     print_result(
         report,
-        f"{report.entries:,} entries of {report.transactions:,} transactions archived in {report.files:,} files, "
-        f"{report.bytes:,} bytes; {report.removed:,} transactions left the log",
+        f"{amount(report.entries, 'entry')} of {amount(report.transactions, 'transaction')} archived "
+        f"in {amount(report.files, 'file')}, {amount(report.bytes, 'byte')}; "
+        f"{amount(report.removed, 'transaction')} left the log",
         json,
     )
 
@@ -74,9 +77,8 @@ def compact(
             progress=bar.at,
             spread=_spread(named, processes),
         )
-    print_result(
-        report, f"{report.before:,} files became {report.after:,}; {report.removed:,} old ones were removed", json
-    )
+    became = f"{amount(report.before, 'file')} became {report.after:,}"
+    print_result(report, f"{became}; removed: {amount(report.removed, 'old file')}", json)
 
 
 def _spread(named: StoreOptions, processes: int) -> Processes | None:

@@ -8,6 +8,7 @@ from uuid import UUID
 import typer
 
 from streamkit.backup import BackupPoint
+from streamkit.terminal import amount
 
 from .options import Json, MaxTimestamp, StoreOptions, open_client, with_options
 from .output import iso, print_line, print_note, print_result, record_line
@@ -57,11 +58,12 @@ def backup(
             report = opened.backup(
                 target, keep=keep, skip_damaged=skip_damaged, progress=lambda files, size: bar.advance(size)
             )
-    removed = f"; {report.removed:,} older points were removed" if report.removed else ""
+    removed = f"; removed: {amount(report.removed, 'older point')}" if report.removed else ""
     print_result(
         report,
-        f"point {report.point.number} has {report.point.transactions:,} transactions of {report.point.spaces:,} "
-        f"spaces; {report.files:,} files were copied, {report.bytes:,} bytes{removed}",
+        f"point {report.point.number} has {amount(report.point.transactions, 'transaction')} of "
+        f"{amount(report.point.spaces, 'space')}; copied: {amount(report.files, 'file')}, "
+        f"{amount(report.bytes, 'byte')}{removed}",
         json,
     )
     if report.point.skipped:
@@ -74,7 +76,8 @@ def _print_point(point: BackupPoint, json: bool) -> None:
         print_line(record_line(point))
     else:
         print_line(
-            f"{point.number}  {iso(point.timestamp)}  {point.spaces:,} spaces  {point.transactions:,} transactions"
+            f"{point.number}  {iso(point.timestamp)}  {amount(point.spaces, 'space')}  "
+            f"{amount(point.transactions, 'transaction')}"
         )
         if point.skipped:
             _note_skipped(point)
@@ -145,8 +148,9 @@ def restore(
             )
         print_result(
             restored,
-            f"point {restored.point.number} of {iso(restored.point.timestamp)} is back: {restored.spaces:,} "
-            f"spaces, {restored.bytes:,} bytes; {restored.erasures:,} later erasures were made again",
+            f"point {restored.point.number} of {iso(restored.point.timestamp)} is back: "
+            f"{amount(restored.spaces, 'space')}, {amount(restored.bytes, 'byte')}; "
+            f"repeated: {amount(restored.erasures, 'later erasure')}",
             json,
         )
         if restored.point.skipped:
@@ -173,8 +177,8 @@ def restore(
         )
     print_result(
         report,
-        f"{report.entries:,} entries of {report.transactions:,} transactions restored; {report.present:,} "
-        "transactions existed already",
+        f"{amount(report.entries, 'entry')} of {amount(report.transactions, 'transaction')} restored; "
+        f"{amount(report.present, 'transaction')} existed already",
         json,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamkit.doctor import diagnose
 from streamkit.speed import codec
+from streamkit.terminal import amount
 
 from .options import Json, StoreOptions, with_options
 from .output import print_line, record_line
@@ -34,8 +35,8 @@ def doctor(named: StoreOptions, json: Json = False) -> None:
         place = f"space {finding.space!r}: " if finding.space else ""
         print_line(f"{finding.subject}: {place}{finding.text}")
     unindexed = max((space.unindexed for space in spaces), default=0)
-    left = f" ({found.probe.left:,} others were left out)" if found.probe.left else ""
+    left = f" (left out: {found.probe.left:,})" if found.probe.left else ""
     took = f"a request takes {found.probe.request_seconds * 1000:.1f} ms"
-    index = f"at most {unindexed:,} transactions of a space are not in the index yet"
-    print_line(f"{len(found.findings)} findings in {len(spaces):,} spaces{left}; {took}; {index}")
+    index = f"not in the index yet: at most {amount(unindexed, 'transaction')} of a space"
+    print_line(f"{amount(len(found.findings), 'finding')} in {amount(len(spaces), 'space')}{left}; {took}; {index}")
     print_line(f"codec: {codec()}")

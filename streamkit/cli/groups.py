@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from streamkit import DeliveryLost, PermanentError, Store
-from streamkit.terminal import visible
+from streamkit.terminal import amount, visible
 
 from .options import Json, SpaceName, note_missing, with_store
 from .output import entry_line, entry_text, iso, print_line, print_note, print_result, record_line
@@ -174,7 +174,7 @@ def put(
         jobs = [line.rstrip(b"\r\n") for line in lines if line.strip()]
         found.put_many(jobs, key=key, delay=delay, priority=priority)
         count += len(jobs)
-    print_note(f"{count} jobs put")
+    print_note(f"{amount(count, 'job')} put")
 
 
 def _has_queue(store: Store, name: str) -> bool:

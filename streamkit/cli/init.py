@@ -12,6 +12,7 @@ from uuid import uuid4
 import typer
 
 from streamkit import PermanentError, __version__
+from streamkit.terminal import amount
 
 from .output import print_line
 
@@ -48,7 +49,7 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
-    print_line(f"{len(written)} files in {folder}: {', '.join(sorted(written))}")
+    print_line(f"{amount(len(written), 'file')} in {folder}: {', '.join(sorted(written))}")
     print_line(f"next: cd {shlex.quote(str(folder))}, and read README.md")
 
 

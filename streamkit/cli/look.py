@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from streamkit import CorruptData, Store
+from streamkit.terminal import amount
 
 from .options import Archive, Json, SpaceName, Url, check_space, note_missing, open_client, with_store
 from .output import iso, print_line, print_note, print_result, record_line, status_fields, status_text
@@ -40,8 +41,9 @@ def stores(
                 print_line(record_line(fields))
             else:
                 print_line(
-                    f"{store_id}  {names:,} spaces  {size.segments:,} segments  {size.entries:,} entries  "
-                    f"{size.payload_bytes:,} bytes of payload  {size.stored_bytes:,} bytes stored"
+                    f"{store_id}  {amount(names, 'space')}  {amount(size.segments, 'segment')}  "
+                    f"{amount(size.entries, 'entry')}  {amount(size.payload_bytes, 'byte')} of payload  "
+                    f"{amount(size.stored_bytes, 'byte')} stored"
                 )
             if size.damaged:
                 print_note(f"CorruptData: spaces of store {store_id} cannot be counted: {', '.join(size.damaged)}")
@@ -108,7 +110,7 @@ def status(
     if not names:
         print_note(f"the store {opened.id} is empty")
     if damaged:
-        raise CorruptData(f"{damaged} spaces cannot be read, and are named above; see `streamkit verify`")
+        raise CorruptData(f"{amount(damaged, 'damaged space')}, named above; see `streamkit verify`")
 
 
 def space_summary(store: Store, space: str) -> dict[str, Any]:
@@ -128,6 +130,6 @@ def space_summary(store: Store, space: str) -> dict[str, Any]:
 
 def _summary_text(fields: dict[str, Any]) -> str:
     return (
-        f"{fields['space']}  {fields['segments']:,} segments  {fields['entries']:,} entries  "
+        f"{fields['space']}  {amount(fields['segments'], 'segment')}  {amount(fields['entries'], 'entry')}  "
         f"{iso(fields['first_timestamp'])} .. {iso(fields['last_timestamp'])}"
     )

@@ -9,6 +9,7 @@ import typer
 from streamkit import CorruptData, Store
 from streamkit.removing.report import EraseReport
 from streamkit.store import inner
+from streamkit.terminal import amount
 
 from .options import Json, SpaceName, check_space, metadata_pairs, with_store
 from .output import confirmed, print_line, print_note, print_result, record_line
@@ -59,8 +60,8 @@ def trim(
         max_age=max_age,
         dry_run=dry_run,
     )
-    what = "would go" if dry_run else "are gone"
-    print_result(report, f"{report.entries:,} entries, {report.bytes:,} bytes {what}", json)
+    what = "to remove" if dry_run else "removed"
+    print_result(report, f"{amount(report.entries, 'entry')}, {amount(report.bytes, 'byte')} {what}", json)
 
 
 def _sequence(text: str) -> int:
@@ -97,7 +98,7 @@ def erase(
         check_space(opened, space)
         if not yes or dry_run:
             found = opened.erase(space, segment, first=first, last=last, metadata=pairs, dry_run=True, progress=bar.at)
-            text = f"{_amounts(found)} would be erased"
+            text = f"to erase: {_amounts(found)}"
             if dry_run:
                 print_result(found, text, json)
                 return
@@ -115,16 +116,16 @@ def erase(
         print_line(record_line(report))
     else:
         print_line(
-            f"{_amounts(report)} are erased: "
-            f"{report.rows:,} rows and {report.files:,} files of the archive were rewritten"
+            f"erased: {_amounts(report)}; rewritten: "
+            f"{amount(report.rows, 'row')}, {amount(report.files, 'file')} of the archive"
         )
         for text in report.unreached:
             print_note(text)
 
 
 def _amounts(report: EraseReport) -> str:
-    text = f"{report.entries:,} entries of {report.segments:,} segments, {report.bytes:,} bytes,"
-    return f"{text} and {report.hidden:,} that were removed before" if report.hidden else text
+    text = f"{amount(report.entries, 'entry')} of {amount(report.segments, 'segment')}, {amount(report.bytes, 'byte')}"
+    return f"{text}, and {report.hidden:,} removed before" if report.hidden else text
 
 
 @with_store
@@ -149,7 +150,8 @@ def size(
     else:
         stored = ", ".join(f"{name} {count:,}" for name, count in tiers.items())
         print_line(
-            f"{found.entries:,} entries  {found.segments:,} segments  {found.payload_bytes:,} bytes  stored: {stored}"
+            f"{amount(found.entries, 'entry')}  {amount(found.segments, 'segment')}  "
+            f"{amount(found.payload_bytes, 'byte')}  stored: {stored}"
         )
     if found.damaged:
         raise CorruptData(f"damaged, and not counted: {', '.join(map(repr, found.damaged))}; see `streamkit verify`")
@@ -172,7 +174,7 @@ def rm(opened: Store, space: SpaceName, segment: OneSegment = None, yes: Yes = F
 
 def _counts(store: Store, space: str) -> str:
     try:
-        return f" with {store.size(space).entries:,} entries"
+        return f" with {amount(store.size(space).entries, 'entry')}"
     except CorruptData as error:
         print_note(f"CorruptData: {error}")
         return ", which cannot be read"

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from streamkit import Store
+from streamkit.terminal import amount
 
 from .options import Json, MaxTimestamp, check_space, with_store
 from .output import print_result
@@ -55,12 +56,9 @@ def export(
         check_space(opened, name)
     with progress("exporting", unit="entries") as bar:
         report = export_store(opened, file, spaces=space, until=until or None, progress=bar.at)
-    print_result(
-        report,
-        f"{report.entries:,} entries of {report.spaces:,} spaces, {report.bytes:,} bytes, are in {file}; "
-        f"{report.resumed:,} of them existed already",
-        json,
-    )
+    written = f"{amount(report.entries, 'entry')} of {amount(report.spaces, 'space')}, {amount(report.bytes, 'byte')}"
+    resumed = f"; {report.resumed:,} of them by an earlier run" if report.resumed else ""
+    print_result(report, f"{written}, in {file}{resumed}", json)
 
 
 @with_store
@@ -83,9 +81,6 @@ def import_(
         raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
     with progress("importing", unit="entries") as bar:
         report = import_store(opened, file, restart=restart, progress=bar.at)
-    print_result(
-        report,
-        f"{report.entries:,} entries of {report.spaces:,} spaces are in the store; {report.present:,} of them "
-        f"existed already",
-        json,
-    )
+    present = f"; {report.present:,} of them existed already" if report.present else ""
+    text = f"{amount(report.entries, 'entry')} of {amount(report.spaces, 'space')} in the store{present}"
+    print_result(report, text, json)

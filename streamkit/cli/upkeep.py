@@ -11,6 +11,7 @@ import typer
 
 from streamkit import Store, StreamkitError
 from streamkit.errors import remedy_for
+from streamkit.terminal import amount
 
 from .options import Json, StoreOptions, check_space, with_options
 from .output import print_line, print_note, print_result, record_line
@@ -21,7 +22,7 @@ __all__ = ["maintain", "repair", "salvage", "verify"]
 OneSpace = Annotated[str | None, typer.Argument(metavar="SPACE", help="One space. Default: all.", show_default=False)]
 
 
-_COUNTS = ("transactions", "entries", "segments")
+_COUNTS = {"transactions": "transaction", "entries": "entry", "segments": "segment"}
 
 
 @with_options
@@ -55,10 +56,10 @@ def verify(named: StoreOptions, space: OneSpace = None, json: Json = False) -> N
     if json:
         print_line(record_line({"ok": report.ok, "findings": findings, **counts}))
     elif report.ok:
-        checked = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        checked = ", ".join(amount(counts[name], noun) for name, noun in _COUNTS.items())
         print_line(f"no damage: {checked}")
     if not report.ok:
-        print_note(f"CorruptData: {findings} findings")
+        print_note(f"CorruptData: {amount(findings, 'finding')}")
         for name in sorted({finding.space for finding in report.findings if finding.space >= " "}):
             print_note(
                 f"space {name!r}: `streamkit repair {shlex.quote(name)}` builds a damaged index again. If the log is "
@@ -76,7 +77,7 @@ def repair(named: StoreOptions, space: OneSpace = None, json: Json = False) -> N
         rows = opened.repair(space)
         if not rows:
             _check_there(opened, space, named)  # afterwards: the list of spaces may have been damaged
-    print_result({"rows": rows}, f"the index was rebuilt: {rows:,} rows were written or removed", json)
+    print_result({"rows": rows}, f"the index was rebuilt: {amount(rows, 'row')} written or removed", json)
 
 
 @with_options
@@ -110,7 +111,7 @@ def salvage(
             other = stack.enter_context(target_store.open())
         bar = stack.enter_context(progress("salvaging", unit="transactions"))
         report = opened.salvage(space, target, into=other, dry_run=dry_run, progress=bar.at)
-    done = "would be copied" if dry_run else "were copied"
+    done = "to copy" if dry_run else "copied"
     if json:
         print_line(record_line({"ok": report.ok, **msgspec.to_builtins(report)}))
     else:
@@ -124,11 +125,16 @@ def salvage(
             print_line(f"missing: {missing.segment!r} {missing.first}..{missing.last}")
         for damage in report.damage:
             print_line(f"damaged: {damage}")
-        print_line(f"{report.entries:,} entries of {report.transactions:,} transactions {done} to {target!r}")
+        print_line(
+            f"{amount(report.entries, 'entry')} of {amount(report.transactions, 'transaction')} {done} to {target!r}"
+        )
     if not report.ok:
         count = sum(lost.last - lost.first + 1 for lost in report.lost)
-        doubt = f"{len(report.damage)} damaged places may have been transactions"
-        print_note(f"CorruptData: {f'{count} transactions are lost' if count else doubt}; the others {done}")
+        doubt = f"{amount(len(report.damage), 'damaged place')}, where a transaction may have been"
+        lost_ones = f"{amount(count, 'transaction')} lost"
+        print_note(
+            f"CorruptData: {lost_ones if count else doubt}; all others {'can be copied' if dry_run else 'copied'}"
+        )
         raise typer.Exit(1)
 
 

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from streamkit import Store
+from streamkit.terminal import amount
 
 from .options import Json, with_store
 from .output import iso, print_line, print_result, record_line
@@ -44,8 +45,9 @@ def _print(found: LocalView, json: bool) -> None:
         return
     state = f"paused: {found.error}" if found.error else f"at {iso(found.timestamp)}"
     print_line(
-        f"{found.name}  version {found.version}  spaces: {', '.join(found.spaces)}  {found.entries:,} entries applied  "
-        f"{state}  {found.bytes:,} bytes, {found.published} published  {found.path}"
+        f"{found.name}  version {found.version}  spaces: {', '.join(found.spaces)}  "
+        f"{amount(found.entries, 'entry')} applied  {state}  "
+        f"{amount(found.bytes, 'byte')}, {found.published} published  {found.path}"
     )
 
 
@@ -117,7 +119,7 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
         _print_rows(ask(found.db, found.path, sql or ""), json)
     elif action == "publish":
         done = found.publish()
-        print_result(done, f"{done.name}: {done.entries:,} entries, {done.bytes:,} bytes", json)
+        print_result(done, f"{done.name}: {amount(done.entries, 'entry')}, {amount(done.bytes, 'byte')}", json)
     else:
         if action == "rebuild":
             with progress("building", unit="entries") as bar:
@@ -130,7 +132,10 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
                 status = found.rebuild(progress=tell)
         else:
             status = found.status()
-        print_result(status, f"{status.name}  {status.state}  {status.entries:,} entries applied", json)
+        text = f"{status.name}  {status.state}  {amount(status.entries, 'entry')} applied"
+        if status.error:
+            text += f"  at {status.error.space}, {status.error.segment}, {status.error.sequence}: {status.error.error}"
+        print_result(status, text, json)
 
 
 @with_store
@@ -139,7 +144,7 @@ def routes(opened: Store, json: Json = False) -> None:
     for found in opened.get_routes():
         error = f"  {found.error.error}" if found.error else ""
         state = "" if found.state == "unknown" else f"  {found.state}{error}"
-        read = f"{found.entries:,} entries read, {found.copied:,} copied"
+        read = f"{amount(found.entries, 'entry')} read, {found.copied:,} copied"
         print_result(found, f"{found.name}  {found.source} -> {found.target}  {read}{state}", json)
 
 

@@ -11,6 +11,7 @@ import typer
 from streamkit import OutcomeUnknown, Record, Store, StreamkitError
 from streamkit.names import check_name, partition_of
 from streamkit.store import inner
+from streamkit.terminal import amount
 
 from .ndjson import RecordBatch, read_batches, segment_from, segment_named
 from .options import Json, SpaceName, metadata_pairs, with_store
@@ -114,7 +115,7 @@ def produce(
         except StreamkitError as error:
             if isinstance(error, OutcomeUnknown):
                 of_batch = "perhaps some"
-            error.add_note(f"{lines} lines were written before it, {of_batch} of its batch")
+            error.add_note(f"{amount(lines, 'line')} written before it, {of_batch} of its batch")
             raise
     seconds = time.perf_counter() - started
     fields = {
@@ -125,7 +126,8 @@ def produce(
         "seconds": round(seconds, 3),
     }
     rate = lines / seconds if seconds else 0.0
-    text = f"{lines:,} lines to {len(segments):,} segments of {space} in {commits:,} commits, {rate:,.0f} lines/s"
+    written = f"{amount(lines, 'line')} to {amount(len(segments), 'segment')} of {space}"
+    text = f"{written} in {amount(commits, 'commit')}, {rate:,.0f} lines/s"
     print_result(fields, text, json)
 
 

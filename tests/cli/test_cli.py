@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,7 +146,7 @@ def test_a_bad_line_is_refused_with_its_number_and_nothing_of_its_batch_is_writt
     assert done.out == ""
     assert done.err.startswith(f"InvalidRecord: {path}, line 7: ")
     assert fault in done.err
-    assert done.err.endswith("; 4 lines were written before it, none of its batch\n")
+    assert done.err.endswith("; 4 lines written before it, none of its batch\n")
     assert done.err.count("\n") == 1
     assert [entry["line"] for entry in payloads(cli("consume", "orders", "--json"))] == [1, 2, 3, 4]
 
@@ -170,7 +171,7 @@ def test_an_expected_sequence_is_kept_over_all_batches_and_refused_when_it_is_wr
     again = cli(*command, "0", stdin=ORDERS)
     assert again.code == 1
     assert again.err.startswith("SequenceMismatch: ")
-    assert "0 lines were written" in again.err
+    assert "0 lines written" in again.err
     assert cli(*command, "10", stdin=ORDERS).code == 0
     assert len(cli("consume", "orders", "--json").lines) == 20
 
@@ -197,9 +198,9 @@ def test_what_was_written_of_a_batch_that_is_refused_half_way_is_said(cli: Comma
     lines = b'{"o": "%s"}\n{"o": "%s", "other": 1}\n' % (first.encode(), second.encode())
     refused = cli(*command, stdin=lines)
     assert refused.err.startswith("TransactionIdMismatch: ")
-    assert refused.err.endswith("; 1 lines were written before it, some of its batch\n")
+    assert refused.err.endswith("; 1 line written before it, some of its batch\n")
     bad = cli("produce", "orders", "--segment-key", "o", "--batch", "2", stdin=lines + b"oops\n")
-    assert bad.err.endswith("; 2 lines were written before it, none of its batch\n")
+    assert bad.err.endswith("; 2 lines written before it, none of its batch\n")
 
 
 @pytest.mark.parametrize(
@@ -390,6 +391,27 @@ def test_follow_ends_after_the_silence_that_it_was_given(cli: CommandLine) -> No
 # what there is
 
 
+def test_one_of_a_thing_is_in_the_singular(cli: CommandLine, tmp_path: Path) -> None:
+    cli("produce", "orders", "--segment", "a", stdin=b"1")
+    outputs = [
+        cli(*command).out
+        for command in (
+            ("stores", "--long"),
+            ("status",),
+            ("size",),
+            ("verify",),
+            ("doctor",),
+            ("backup", str(tmp_path / "backups")),
+            ("export", str(tmp_path / "orders.ndjson")),
+            ("erase", "orders", "a", "--dry-run"),
+            ("trim", "orders", "a", "--before", "2", "--dry-run"),
+        )
+    ]
+    assert "  1 space  1 segment  1 entry  1 byte of payload  " in outputs[0]
+    nouns = "spaces|segments|entries|transactions|bytes|files|findings"
+    assert not re.findall(rf"\b1 (?:{nouns})\b", "".join(outputs)), outputs
+
+
 def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) -> None:
     assert cli("spaces") == Result(0, "", "")
     assert cli("status").err == f"the store {cli.store} is empty\n"
@@ -444,7 +466,7 @@ def test_a_store_that_does_not_exist_is_refused(cli: CommandLine, command: str) 
     assert refused.err.startswith(f"PermanentError: there is no store {cli.store} at file://")
     cli("create", "orders")
     assert cli("verify").out == "no damage: 0 transactions, 0 entries, 0 segments\n"
-    assert cli("repair") == Result(0, "the index was rebuilt: 0 rows were written or removed\n", "")
+    assert cli("repair") == Result(0, "the index was rebuilt: 0 rows written or removed\n", "")
     assert cli("maintain") == Result(0, "", "")
 
 
@@ -808,7 +830,7 @@ def test_salvage_says_that_a_damaged_place_may_have_been_a_transaction(
     monkeypatch.setattr("streamkit.store.Store.salvage", lambda *_, **__: report)
     done = cli("salvage", "orders", "saved")
     assert done.code == 1
-    assert done.err.endswith("CorruptData: 1 damaged places may have been transactions; the others were copied\n")
+    assert done.err.endswith("CorruptData: 1 damaged place, where a transaction may have been; all others copied\n")
 
 
 def test_verify_sums_up_after_an_error_too(cli: CommandLine) -> None:
@@ -833,7 +855,7 @@ def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
         cli("archive", "orders")
     (report,) = cli("compact", "orders", "--retention-hours", "0", "--json").lines
     assert report == {"space": "orders", "before": 2, "after": 1, "removed": 2}
-    assert cli("compact", "orders").out == "1 files became 1; 0 old ones were removed\n"
+    assert cli("compact", "orders").out == "1 file became 1; removed: 0 old files\n"
     assert cli("compact", "orders", "--retention-hours", "-1").code == 2
     new = str(uuid4())
     (report,) = cli("restore", "orders", "--from", str(cli.store), "--store", new, "--json").lines
@@ -862,7 +884,7 @@ def test_compact_and_restore_tell_what_they_did(cli: CommandLine) -> None:
 def test_a_store_is_backed_up_and_brought_back(cli: CommandLine, tmp_path: Path) -> None:
     cli("produce", "orders", "--segment", "s", stdin=b'{"a": 1}\n{"a": 2}\n')
     backups, new = str(tmp_path / "backups"), f"file://{tmp_path}/new"
-    assert "point 1 has 1 transactions of 1 spaces" in cli("backup", backups).out
+    assert "point 1 has 1 transaction of 1 space;" in cli("backup", backups).out
     cli("produce", "orders", "--segment", "s", stdin=b'{"a": 3}\n')
     (report,) = cli("backup", backups, "--json").lines
     assert (report["point"]["number"], report["removed"]) == (2, 0)

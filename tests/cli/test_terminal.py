@@ -17,7 +17,7 @@ import streamkit
 from streamkit import Record
 from streamkit.cli.app import app, run
 from streamkit.index.verify import Finding, VerifyReport
-from streamkit.terminal import json_escaped, visible
+from streamkit.terminal import amount, json_escaped, visible
 from streamkit.views import Latest
 
 CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
@@ -195,3 +195,8 @@ def test_text_is_on_one_line_and_json_says_the_same() -> None:
             line = json.dumps({"k": character}, ensure_ascii=False).encode()
             assert json.loads(json_escaped(line)) == {"k": character}
             assert not set(json_escaped(line).decode()) & set(HARMFUL)
+
+
+def test_a_number_stands_with_its_noun_in_the_singular_or_the_plural() -> None:
+    assert [amount(count, "entry") for count in (0, 1, 2000)] == ["0 entries", "1 entry", "2,000 entries"]
+    assert [amount(count, "dead letter") for count in (1, 2)] == ["1 dead letter", "2 dead letters"]
