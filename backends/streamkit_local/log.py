@@ -20,6 +20,7 @@ from .files import (
     create_file,
     lock_file,
     moved,
+    start_writing,
     sync_directory,
     unlink,
     write_all,
@@ -44,6 +45,8 @@ _SMALL: Final = 256 << 10
 _ROOM: Final = 1 << 20
 """The most bytes that are filled with zeros in advance."""
 _ZEROS: Final = bytes(64 << 10)
+_AHEAD: Final = 1 << 20
+"""Buffered bytes that the system is asked to write to the disk at once, long before the file is full and synced."""
 _TOGETHER: Final = 4 << 20
 """Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1
@@ -446,6 +449,8 @@ class PartitionLog:
                 write_all(file.fd, value, at + len(head))
             if durable:
                 self._sync(file)
+            elif (begun := at & -_AHEAD) < (full := stop - base & -_AHEAD):
+                start_writing(file.fd, begun, full)
         except OSError as error:
             self._take_back(file, at, error)
             raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -449,6 +451,25 @@ def test_a_durable_row_is_synced_with_those_before_it(local: LocalStore, monkeyp
     assert len(synced) == 1
     local.backend.put(P, b"1", b"x", NEXT)
     assert len(synced) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is not asked")
+def test_the_disk_begins_with_buffered_rows_long_before_they_are_synced(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda fd, start, size, advice: asked.append((start, start + size, advice))
+    )
+    backend, value = local.open(), os.urandom(300_000)
+    for number in range(20):
+        write(backend, P, [Append(b"%03d" % number, value)], durable=False)
+    full = local.logs()[0].stat().st_size // log._AHEAD * log._AHEAD
+    assert [(start, stop) for start, stop, _ in asked] == list(pairwise(range(0, full + 1, log._AHEAD)))
+    assert {advice for _, _, advice in asked} == {os.POSIX_FADV_DONTNEED}
+    del asked[:]
+    write(backend, P, [Append(b"%03d" % number, value) for number in range(20, 26)])
+    assert not asked, "a durable row is written by its sync"
 
 
 def test_partitions_whose_names_differ_in_case_or_are_not_text_are_apart(local: LocalStore) -> None:
