@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from .backend import Backend, Ends
 from .clock import Clock
-from .errors import CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError
+from .errors import UNREADABLE, CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError
 from .index.block_cache import BlockCache
 from .index.runs import Runs
 from .log.context import Context
@@ -291,6 +291,19 @@ class OpenStore:
         if first.head_etag is not None:
             yield first
             yield from (make(number, first.settings) for number in range(1, first.settings.partitions))
+
+    def check_exists(self, space: str) -> None:
+        """Raise PermanentError if the space does not exist: a mistyped name must not look like an empty space.
+
+        A damaged space exists, also without its head or its place in the list of spaces.
+        """
+        try:
+            listed = self.backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
+            missing = listed is None and not any(self.unread_partitions(space))
+        except UNREADABLE:
+            return
+        if missing:
+            raise PermanentError(f"the store {self.id} has no space {space!r}")
 
     def close(self) -> None:
         """Release all resources and wake all waiters. A second call does nothing."""

@@ -963,7 +963,7 @@ class Store:
         entries)` is called after each commit to the table. `spread`: other processes write the files of the partitions,
         as with `streamkit.archive.Processes(url, 4)`. The call may be stopped anywhere and repeated. LeaseNotAcquired
         while another process archives the space; MissingDependency without the extra `archive`; CorruptData if another
-        program changed the table. For an unknown space nothing is done.
+        program changed the table. For a space that does not exist nothing is done, and the logger `streamkit` warns.
         """
         from .archive import ArchiveReport
         from .archive.archiver import archive_space
@@ -976,6 +976,7 @@ class Store:
         check_count("target_file_bytes", target_file_bytes)
         known = self._known(space)
         if known is None:
+            warn("there is no space %r: nothing was archived", space, store=self.id, space=space)
             return ArchiveReport(space)
         archive = self._archive(space)
         for committer in known.committers:
@@ -1013,7 +1014,7 @@ class Store:
         `spread`: as in `archive`, several processes write the files, and this one commits them. `progress(done, all)`
         counts files. Archivers and readers may continue meanwhile. The call may be stopped anywhere and repeated.
         MissingDependency without the extra `archive`; CorruptData if another program changed rows. For a space without
-        an archive nothing is done.
+        an archive nothing is done. If the space does not exist, the logger `streamkit` warns.
         """
         from .archive import CompactReport
         from .archive.compact import compact_space
@@ -1022,6 +1023,7 @@ class Store:
         check_count("target_file_bytes", target_file_bytes)
         check_hours("retention_hours", retention_hours)
         if self._known(space) is None:
+            warn("there is no space %r: nothing was compacted", space, store=self.id, space=space)
             return CompactReport(space)
         archive = self._archive(space)
         return CompactReport(space, *compact_space(archive, target_file_bytes, retention_hours, progress, spread))
@@ -1128,13 +1130,16 @@ class Store:
         Every byte of the archive is read. `progress(done, all)` counts transactions of the partition at hand. Findings
         name the wrong row, or the file, as `archive/…`. A space that cannot be read is a finding too, and the others
         are checked all the same. Internal spaces hold the state of groups, queues, views and routes. They are checked
-        too, but the counts are those of the user's own spaces. MissingDependency if there is an archive and the extra
-        `archive` is not installed.
+        too, but the counts are those of the user's own spaces. PermanentError if `space` does not exist, so that a
+        mistyped name does not look sound. MissingDependency if there is an archive and the extra `archive` is not
+        installed.
         """
         from .index.verify import verify_spaces
 
         names = None if space is None else self._names(space)
         self._handle.check_open()
+        if space is not None:
+            self._shared.check_exists(space)
         return verify_spaces(self._backend, names, self._shared, progress)
 
     def salvage(
@@ -1172,12 +1177,14 @@ class Store:
         still holds its entries. Only the index knows idempotency keys, lease tokens and removed segments of
         transactions that left the log. Its readable part supplies them; the logger `streamkit` warns of the others.
         A damaged list of spaces is written again from its intact rows: repair a space by its name if the list has lost
-        it. Stop all writers and archivers of the store first.
+        it. Stop all writers and archivers of the store first. PermanentError if `space` does not exist.
         """
         from .index.repair import repair_catalog, repair_space
 
         self._handle.check_open()
         count = repair_catalog(self._backend)
+        if space is not None:
+            self._shared.check_exists(check_name(space, "space"))
         for name in self._names(space):
             count += repair_space(self._backend, name, self._shared.unread(name))
             # The cached state came from the earlier index.

@@ -15,9 +15,8 @@ from uuid import UUID, uuid4
 import typer
 
 import streamkit
-from streamkit import Client, CorruptData, PermanentError, Store
+from streamkit import Client, PermanentError, Store
 from streamkit.archive_url import archive_place
-from streamkit.index.verify import is_lost
 from streamkit.names import check_name
 from streamkit.store import inner
 
@@ -174,27 +173,16 @@ def with_store(command: Callable[Concatenate[Store, P], None]) -> Callable[..., 
 
 def check_space(store: Store, space: str) -> None:
     """Raise PermanentError if the space does not exist: a mistyped name must not look like an empty space."""
-    if _is_missing(store, space):
-        raise PermanentError(_no_space(store, space))
+    inner(store).check_exists(check_name(space, "space"))
 
 
 def note_missing(store: Store, *spaces: str) -> None:
     """Print a line on standard error for each space that does not exist, because it reads as empty."""
     for space in spaces:
-        if _is_missing(store, space):
-            print_note(_no_space(store, space))
-
-
-def _is_missing(store: Store, space: str) -> bool:
-    try:
-        there = any(inner(store).unread_partitions(check_name(space, "space")))
-        return not there and not is_lost(inner(store).backend, space)
-    except CorruptData:
-        return False  # damaged, and there
-
-
-def _no_space(store: Store, space: str) -> str:
-    return f"the store {store.id} has no space {space!r}"
+        try:
+            check_space(store, space)
+        except PermanentError as error:
+            print_note(str(error))
 
 
 def _no_store(client: Client) -> str:

@@ -735,3 +735,20 @@ def test_an_erasure_is_completed_beside_what_a_killed_process_left_half_written(
         assert not any(b"secret2" in path.read_bytes() for path in (tmp_path / "cold").rglob("*.parquet"))
         store.erase(SPACE, "s", first=5, last=5)
         assert store.verify(SPACE).ok
+
+
+def test_a_space_that_does_not_exist_is_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with streamkit.connect(f"file://{tmp_path}") as client, client.store(uuid4()) as store:
+        store.produce("orders", "a", [Record(b"1")])
+        assert store.archive("ordres").entries == 0
+        assert store.compact("ordres").before == 0
+        assert [record.getMessage() for record in caplog.records] == [
+            "there is no space 'ordres': nothing was archived",
+            "there is no space 'ordres': nothing was compacted",
+        ]
+        assert {(record.__dict__["store"], record.__dict__["space"]) for record in caplog.records} == {
+            (str(store.id), "ordres")
+        }
+        caplog.clear()
+        assert store.archive("orders").entries == 1
+        assert not caplog.records

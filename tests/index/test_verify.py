@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from uuid import uuid4
 
 import msgspec
@@ -16,7 +17,7 @@ from harness.sweep import StillClock
 from streamkit import Record, Retention
 from streamkit.backend import Backend
 from streamkit.client import Client
-from streamkit.errors import CorruptData, StreamkitError
+from streamkit.errors import CorruptData, PermanentError, StreamkitError
 from streamkit.log import policy
 from streamkit.log.index_rows import decode_index_row, encode_index_row
 from streamkit.log.keys import (
@@ -393,3 +394,24 @@ def test_a_frame_of_which_a_part_was_trimmed_is_no_finding(kind: str) -> None:
         assert [entry.sequence for entry in store.consume_segment("s", "a")] == [66, 67]
         assert store.verify("s").findings == ()
         assert store.repair("s") == 0
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_space_that_does_not_exist_is_refused_and_a_damaged_one_is_not(tmp_path: Path, kind: str) -> None:
+    url = "memory://verified" if kind == "memory" else f"file://{tmp_path}"
+    with streamkit.connect(url) as client, client.store(uuid4()) as store:
+        store.produce("orders", "a", [Record(b"1")])
+        store.produce("gone", "a", [Record(b"1")])
+        store.delete_space("gone")
+        for name in ("order", "gone"):
+            for call in (store.verify, store.repair):
+                with pytest.raises(PermanentError, match=f"has no space '{name}'"):
+                    call(name)
+        assert store.verify("orders").transactions == 1
+        assert store.repair("orders") == 0
+        assert store.verify().ok
+
+    for key, partition in ((HEAD, P), (space_key("s"), bytes(CATALOG))):
+        patient = Patient("local")
+        patient.delete(key, partition)
+        assert not patient.open().verify("s").ok
