@@ -34,7 +34,7 @@ from ..run.reading import (
 )
 from ..run.rounds import Stop, check_stop, run_rounds
 from ..store import Store, inner
-from ..warn import warn
+from ..warn import warn, warn_of
 from .copying import FROM, Copies, Failed, Rules, Segment, Transform, Where, place_of
 from .state import FORMAT, CopyBatch, Register, RouteFailure, RouteState, RouteStatus, status_of
 
@@ -114,6 +114,8 @@ class Route:
         self._mutex = threading.Lock()
         self._stops: set[Stop] = set()
         self._closed = False
+        self._warned: RouteFailure | None = None
+        """The failure that the log of the program names already."""
         self._was_there = False
         """True if the route's state was seen. If it is missing later, the route was deleted."""
 
@@ -215,6 +217,8 @@ class Route:
         while True:
             state = self._read()
             if state.paused or state.failure is not None:
+                if state.failure is not None:
+                    self._warn_paused(state.failure)
                 return state
             if state.batch is not None:
                 # InvalidOffset if the source was created again since the batch began: these are not the entries to
@@ -276,8 +280,24 @@ class Route:
             entry = failed.entry
             said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
-            self._register.write(msgspec.structs.replace(state, failure=failure))
+            self._pause(state, failure, failed.cause)
             return None
+
+    def _pause(self, state: RouteState, failure: RouteFailure, error: BaseException) -> None:
+        self._register.write(msgspec.structs.replace(state, failure=failure))
+        self._warn_paused(failure, error)
+
+    def _warn_paused(self, failure: RouteFailure, error: BaseException | None = None) -> None:
+        """Name a failure in the log of the program once: a caller that does not look at the status would not know."""
+        if error is None and failure == self._warned:
+            return
+        self._warned = failure
+        message = "the route %r is paused%s: %s. Correct it and resume()"
+        place = f" at segment {failure.segment!r}, sequence {failure.sequence}" if failure.sequence else ""
+        if error is None:
+            warn(message, self.name, place, failure.error, store=self._store.id, space=self.source)
+        else:
+            warn_of(error, message, self.name, place, failure.error, store=self._store.id, space=self.source)
 
     def _pass_on(self, state: RouteState, entries: list[Entry], copies: Copies) -> RouteState | None:
         """Write `copies`, those of `entries`; where the route is then. None if another process was faster, or it is
@@ -305,7 +325,7 @@ class Route:
             entry = failed.entry
             said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
-            self._register.write(msgspec.structs.replace(state, failure=failure))
+            self._pause(state, failure, failed.cause)
             return False
         there = self._already_there(state) if self._is_old(state) else frozenset[str]()
         for key, part in self._parts(state, found):
@@ -320,8 +340,7 @@ class Route:
             except (StoreClosed, UnsupportedVersion):
                 raise
             except PermanentError as error:
-                failure = RouteFailure(f"{type(error).__name__}: {error}"[:2000])
-                self._register.write(msgspec.structs.replace(state, failure=failure))
+                self._pause(state, RouteFailure(f"{type(error).__name__}: {error}"[:2000]), error)
                 return False
         return True
 

@@ -16,7 +16,7 @@ from ..model import Entry
 from ..removing.erasures import begins_late, erased_since, has_erasures, seen_by
 from ..run.reading import RemovedEntries, SpacePosition, after, chunks, is_loss
 from ..store import Store
-from ..warn import warn
+from ..warn import warn, warn_of
 from .database import (
     FORMAT,
     State,
@@ -57,6 +57,8 @@ class Build:
         self._view = definition.view
         self._loaded = -1
         """The revision that the view's memory is of."""
+        self._warned: ViewFailure | None = None
+        """The failure that the log of the program names already."""
         self.db: ViewConnection = open_writer(path)
         try:
             self.state = self._set_up()
@@ -112,6 +114,7 @@ class Build:
     def advance(self, progress: Callable[[int], None], stop: Callable[[], bool]) -> bool:
         """Apply all present entries. False if it pauses at an entry, or was stopped. Errors of the store are raised."""
         if self.state.failure is not None:
+            self._warn_paused(self.state.failure)
             return False
         store, began = self._definition.store, [space for space, at in self.state.spaces.items() if not at.offset]
         for chunk, gaps in chunks(store, self.state.spaces, self._definition.batch):
@@ -178,7 +181,21 @@ class Build:
         with transaction(self.db, self.path):
             write_state(self.db, changed)
         self.state = changed
+        self._warn_paused(failure, error)
         return False
+
+    def _warn_paused(self, failure: ViewFailure, error: Exception | None = None) -> None:
+        """Name a failure in the log of the program once: a caller that does not look at the status would not know."""
+        if error is None and failure == self._warned:
+            return
+        self._warned = failure
+        definition = self._definition
+        message = "the view %r is paused at space %r, segment %r, sequence %d: %s. Correct it and resume()"
+        said = definition.name, failure.space, failure.segment, failure.sequence, failure.error
+        if error is None:
+            warn(message, *said, store=definition.store.id, space=failure.space)
+        else:
+            warn_of(error, message, *said, store=definition.store.id, space=failure.space)
 
     def skip(self, entry: Entry, failure: ViewFailure) -> None:
         """Go on behind an entry that cannot be applied."""

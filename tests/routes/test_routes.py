@@ -127,7 +127,9 @@ def test_partitions_on_both_sides_keep_each_segment_in_order(subject: Subject) -
         assert [e.payload for e in store.consume_segment("b", segment)] == wanted
 
 
-def test_a_function_that_raises_pauses_the_route_before_its_entry(subject: Subject) -> None:
+def test_a_function_that_raises_pauses_the_route_before_its_entry(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
     store = subject.store
     write(store, "a", *"abcde")
     broken = [True]
@@ -141,6 +143,9 @@ def test_a_function_that_raises_pauses_the_route_before_its_entry(subject: Subje
     status = route.catch_up()
     assert status.error is not None
     assert (status.state, status.error.sequence, status.error.error) == ("paused", 3, "ValueError: not this one")
+    route.catch_up()
+    said = "the route 'copy' is paused at segment 's', sequence 3: ValueError: not this one. Correct it and resume()"
+    assert [record.getMessage() for record in caplog.records].count(said) == 1
     assert read(store, "b") == ["a", "b"]
     with pytest.raises(PermanentError, match="paused"):
         route.wait_for(store.end_offset("a"))

@@ -124,6 +124,33 @@ def test_another_version_is_built_beside_and_replaces_the_old_one(subject: Subje
     assert not [name for name in os.listdir(f"{path}.builds") if name.startswith("1-") and ".sqlite" in name]
 
 
+def test_the_log_names_a_pause_once_in_each_process_and_again_when_it_fails_again(
+    subject: Subject, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(subject, *"ab")
+
+    def paused() -> list[bool]:
+        found = [record for record in caplog.records if "the view 'names' is paused at" in record.getMessage()]
+        caplog.clear()
+        return [record.exc_info is not None for record in found]
+
+    view = subject.store.view("names", Names(fails=lambda entry: entry.payload == b"b"), spaces=["orders"], path=path)
+    view.catch_up()
+    assert paused() == [True]
+    view.catch_up()
+    assert paused() == []
+    view.resume()
+    view.catch_up()
+    assert paused() == [True]
+    view.close()
+    view = subject.store.view(
+        "names", Names(), spaces=["orders"], path=path
+    )  # a later process, with the fault corrected
+    assert view.catch_up().state == "paused"
+    view.catch_up()
+    assert paused() == [False]
+
+
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_an_entry_that_cannot_be_applied_pauses_the_view_just_before_it(
     subject: Subject, path: str, batch: int
