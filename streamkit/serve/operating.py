@@ -53,14 +53,11 @@ async def metrics(request: Request) -> Answer:
     return Answer(200, text.encode(), ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),))
 
 
-_ticket_in = msgspec.json.Decoder(TicketIn)
-
-
 async def ticket(request: Request) -> Answer:
     """A ticket for an EventSource, which sends no headers."""
     from .v1.records import body_of
 
-    path = (await body_of(request, _ticket_in)).path
+    path = (await body_of(request, TicketIn)).path
     if not path.startswith("/") or "?" in path or not path.isascii():
         raise Problem("invalid-argument", "path is the path of a resource as it is in its URL, without a query")
     keys = request.service.keys

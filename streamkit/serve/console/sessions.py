@@ -43,9 +43,6 @@ class SessionOut(msgspec.Struct):
     expires: int = 0
 
 
-_session_in = msgspec.json.Decoder(SessionIn)
-
-
 def _out(request: Request, access: Access | None) -> SessionOut:
     service = request.service
     store = None if service.own_store is None else str(service.own_store)
@@ -77,7 +74,7 @@ async def get_session(request: Request) -> Answer:
 async def sign_in(request: Request) -> Answer:
     """Begin a session with a key."""
     check_origin(request)
-    given = await body_of(request, _session_in)
+    given = await body_of(request, SessionIn)
     service = request.service
     if service.is_open:
         raise Problem("conflict", "the server has no keys, so there is nothing to sign in to")

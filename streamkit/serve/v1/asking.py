@@ -138,7 +138,7 @@ async def _asked_for(request: Request, kind: type[A]) -> A:
     """The question in the body or the query. A Problem if it is not valid."""
     if request.method == "POST":
         request.query(())
-        return await body_of(request, msgspec.json.Decoder(kind))
+        return await body_of(request, kind)
     given: dict[str, Any] = dict(request.query(kind.__struct_fields__))
     if "vector" in given:
         given["vector"] = given["vector"].split(",")

@@ -18,7 +18,7 @@ from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer, no_content
 from .parameters import listing, number
-from .records import body_of
+from .records import body_of, optional_body_of
 
 __all__ = [
     "change_group",
@@ -144,13 +144,6 @@ class SeekIn(msgspec.Struct, forbid_unknown_fields=True):
     to: str
 
 
-_group_in = msgspec.json.Decoder(GroupIn)
-_queue_in = msgspec.json.Decoder(QueueIn)
-_change_in = msgspec.json.Decoder(GroupChange)
-_redrive_in = msgspec.json.Decoder(RedriveIn)
-_seek_in = msgspec.json.Decoder(SeekIn)
-
-
 def group_of(request: Request) -> tuple[str, str | None]:
     """Return (space, group) that the path names; the group is None for a queue."""
     return request.name(1), request.name(2) if len(request.parts) > 2 else None
@@ -236,7 +229,7 @@ def _page(request: Request, names: list[str], space: str | None) -> Answer:
 async def create_group(request: Request) -> Answer:
     """Make a group; 200 if it exists with these settings, 409 if it has others."""
     request.query(())
-    given = await body_of(request, _group_in) if await request.body() else GroupIn()
+    given = await optional_body_of(request, GroupIn)
     store, (space, name) = request.store(), group_of(request)
     assert name is not None
     is_new = await store.find_group(space, name) is None
@@ -247,7 +240,7 @@ async def create_group(request: Request) -> Answer:
 async def create_queue(request: Request) -> Answer:
     """Make a queue; 200 if it exists with these settings, 409 if it has others."""
     request.query(())
-    given = await body_of(request, _queue_in) if await request.body() else QueueIn()
+    given = await optional_body_of(request, QueueIn)
     store, name = request.store(), request.name(1)
     is_new = await store.find_queue(name) is None
     queue = await store.queue(name, **_given(given))
@@ -263,7 +256,7 @@ async def get_group(request: Request) -> Answer:
 async def change_group(request: Request) -> Answer:
     """Change settings, from the next delivery on."""
     request.query(())
-    given = await body_of(request, _change_in)
+    given = await body_of(request, GroupChange)
     group = await found_group(request)
     await group.configure(**_given(given))
     return json_answer(await _out(request, group))
@@ -320,14 +313,14 @@ async def list_dead(request: Request) -> Answer:
 async def redrive(request: Request) -> Answer:
     """Bring dead letters back. They are delivered again as if for the first time."""
     request.query(())
-    given = await body_of(request, _redrive_in) if await request.body() else RedriveIn()
+    given = await optional_body_of(request, RedriveIn)
     return json_answer(RedriveOut(await (await found_group(request)).redrive(given.ids)))
 
 
 async def seek(request: Request) -> Answer:
     """Continue at another place. Pending, waiting and dead entries are forgotten."""
     request.query(())
-    given = await body_of(request, _seek_in)
+    given = await body_of(request, SeekIn)
     group = await found_group(request)
     if group.settings.queue:
         raise Problem("invalid-request", "a queue cannot seek, because its jobs are removed when they are done")

@@ -36,14 +36,11 @@ class JobsOut(msgspec.Struct):
     trx: str | None
 
 
-_job_in = msgspec.json.Decoder(JobIn)
-
-
 async def put_jobs(request: Request) -> Answer:
     """Add jobs to a queue, in one transaction."""
     request.query(())
     key = idempotency_key(request)
-    given = await body_of(request, _job_in)
+    given = await body_of(request, JobIn)
     await found_group(request)
     if given.jobs is None:
         jobs = [given.record()]

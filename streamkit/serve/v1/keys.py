@@ -59,9 +59,6 @@ class NewKeyOut(msgspec.Struct):
     key: str
 
 
-_key_in = msgspec.json.Decoder(KeyIn)
-
-
 def _keys(request: Request) -> KeyFile:
     request.query(())
     access, keys = request.access, request.service.keys
@@ -88,7 +85,7 @@ async def list_keys(request: Request) -> Answer:
 async def create_key(request: Request) -> Answer:
     """Make a key. Only this answer has it."""
     keys = _keys(request)
-    given = await body_of(request, _key_in)
+    given = await body_of(request, KeyIn)
     if len(given.name) > _LONGEST:
         raise Problem("invalid-argument", f"the name of a key has at most {_LONGEST} letters")
     if not -1000 <= given.priority <= 1000:

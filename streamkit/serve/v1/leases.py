@@ -10,7 +10,7 @@ from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer, no_content
 from .conditions import lease_grant, lease_token
-from .records import body_of
+from .records import optional_body_of
 
 __all__ = ["acquire", "release", "renew"]
 
@@ -33,9 +33,6 @@ class LeaseOut(msgspec.Struct):
     ttl: float
 
 
-_lease_in = msgspec.json.Decoder(LeaseIn)
-
-
 async def _out(store: AsyncStore, grant: LeaseGrant) -> LeaseOut:
     return LeaseOut(grant.key, await lease_token(store, grant), grant.token, grant.ttl)
 
@@ -44,8 +41,7 @@ async def acquire(request: Request) -> Answer:
     """Take a lease; 409 if another holder has it."""
     request.query(())
     request.access.check_lease(request.name(1))
-    body = await request.body()
-    given = await body_of(request, _lease_in) if body else LeaseIn()
+    given = await optional_body_of(request, LeaseIn)
     store = request.store()
     return json_answer(await _out(store, await store.acquire_lease(request.name(1), given.ttl)), 201)
 

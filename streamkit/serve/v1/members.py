@@ -12,7 +12,7 @@ from .. import sse
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer, no_content
-from .records import body_of
+from .records import optional_body_of
 
 __all__ = ["enter", "exit_member", "list_members"]
 
@@ -39,9 +39,6 @@ class MembersOut(msgspec.Struct):
     """The members, by name."""
 
     members: list[Member]
-
-
-_member_in = msgspec.json.Decoder(MemberIn)
 
 
 def _given(request: Request) -> LeaseGrant | None:
@@ -90,7 +87,7 @@ async def enter(request: Request) -> Answer:
         members.check_grant(name, grant)
         renewed = await store.renew_lease(grant)
         return json_answer(MemberOut(name, renewed.encode(), renewed.ttl))
-    given = await body_of(request, _member_in) if await request.body() else MemberIn()
+    given = await optional_body_of(request, MemberIn)
     grant = await members.enter(name, given.metadata, given.ttl)
     return json_answer(MemberOut(name, grant.encode(), grant.ttl), 201)
 

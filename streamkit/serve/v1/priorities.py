@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from ..priorities import Rules, read_rules, write_rules
 from ..request import Request
 from ..responses import Answer, json_answer
 from .records import body_of
 
 __all__ = ["get_priorities", "put_priorities"]
-
-_rules_in = msgspec.json.Decoder(Rules)
 
 
 async def get_priorities(request: Request) -> Answer:
@@ -25,7 +21,7 @@ async def put_priorities(request: Request) -> Answer:
     """Replace the priorities of spaces, groups and keys. Other processes follow within seconds."""
     request.query(())
     request.access.check_all_spaces()
-    rules = await body_of(request, _rules_in)
+    rules = await body_of(request, Rules)
     store = request.store()
     await write_rules(store, rules)
     request.service.priorities.know(store.id, rules)

@@ -20,7 +20,7 @@ from ..responses import Answer, Gone, json_answer
 from ..streams import OpenStream
 from .groups import found_group, group_of
 from .parameters import number
-from .records import body_of
+from .records import body_of, optional_body_of
 
 __all__ = ["push", "receive", "settle"]
 
@@ -82,10 +82,6 @@ class ReceivedOut(msgspec.Struct):
     settled: list[Settled]
 
 
-_receive_in = msgspec.json.Decoder(ReceiveIn)
-_settle_in = msgspec.json.Decoder(SettleIn)
-
-
 def _out(delivery: Delivery, line: bool = False) -> DeliveryOut:
     entry = delivery.entry
     out = entry_out(entry, name_of_transaction(entry.trx), line)
@@ -102,7 +98,7 @@ def _settlements(request: Request, given: list[SettlementIn]) -> list[Settlement
 async def settle(request: Request) -> Answer:
     """Acknowledge, give up, extend, reject or release deliveries by their receipts."""
     request.query(())
-    settlements = _settlements(request, (await body_of(request, _settle_in)).settle)
+    settlements = _settlements(request, (await body_of(request, SettleIn)).settle)
     return json_answer(SettledOut(await _using(request, lambda group: group.settle(settlements))))
 
 
@@ -114,7 +110,7 @@ async def receive(request: Request) -> Answer:
     """Receive deliveries, and settle earlier ones before."""
     request.query(())
     request.access.check("write")
-    given = await body_of(request, _receive_in) if await request.body() else ReceiveIn()
+    given = await optional_body_of(request, ReceiveIn)
     if not 0 <= given.wait <= 30:
         raise Problem("invalid-argument", "wait is a number of seconds from 0 to 30")
     if not 1 <= given.limit <= _MOST:

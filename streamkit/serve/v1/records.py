@@ -15,7 +15,7 @@ from ..request import Request
 from . import cloudevents
 from .values import RecordIn
 
-__all__ = ["body_of", "check_count", "check_length", "list_of", "records_of", "segment_records_of"]
+__all__ = ["body_of", "check_count", "check_length", "list_of", "optional_body_of", "records_of", "segment_records_of"]
 
 T = TypeVar("T")
 _SMALL = 1 << 20
@@ -45,7 +45,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-async def body_of(request: Request, decoder: msgspec.json.Decoder[T], most: int = _SMALL) -> T:
+async def body_of(request: Request, kind: type[T], most: int = _SMALL) -> T:
     """The body as JSON of a type. A Problem if it is not, or has more than `most` bytes."""
     if request.media_type != "application/json":
         raise Problem("unsupported-media-type", "the body of this request is application/json")
@@ -54,9 +54,14 @@ async def body_of(request: Request, decoder: msgspec.json.Decoder[T], most: int 
         raise Problem("body-too-large", f"the body of this request has at most {most} bytes; send it in parts")
     _check_text(body)
     try:
-        return decoder.decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Problem("invalid-body", f"the body is not valid: {error}") from None
+
+
+async def optional_body_of(request: Request, kind: type[T]) -> T:
+    """The body as `body_of` reads it; without one, the defaults of the type."""
+    return await body_of(request, kind) if await request.body() else kind()
 
 
 def _invalid(error: Exception, line: int = 0) -> Problem:

@@ -37,14 +37,10 @@ class EraseIn(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = True
 
 
-_trim_in = msgspec.json.Decoder(TrimIn)
-_erase_in = msgspec.json.Decoder(EraseIn)
-
-
 async def trim(request: Request) -> Answer:
     """Remove the first entries of a segment, or the first transactions of a space."""
     request.query(())
-    given = await body_of(request, _trim_in)
+    given = await body_of(request, TrimIn)
     if given.segment is None:
         request.access.check_all_segments()
     else:
@@ -66,7 +62,7 @@ async def trim(request: Request) -> Answer:
 async def erase(request: Request) -> Answer:
     """Make entries unreadable for ever, everywhere."""
     request.query(())
-    given = await body_of(request, _erase_in)
+    given = await body_of(request, EraseIn)
     request.access.check_all_segments()
     report = await request.store().erase(
         request.name(1),

@@ -43,23 +43,8 @@ class RouteIn(msgspec.Struct, forbid_unknown_fields=True):
     skip: bool = False
 
 
-_route_in = msgspec.json.Decoder(RouteIn)
-
-
 def _out(status: RouteStatus) -> RouteOut:
-    return RouteOut(
-        status.name,
-        status.source,
-        status.target,
-        status.target_store,
-        status.state,
-        status.entries,
-        status.copied,
-        status.skipped,
-        status.missing,
-        status.behind,
-        status.error,
-    )
+    return msgspec.convert(status, RouteOut, from_attributes=True)
 
 
 def _found(request: Request, store: Store) -> tuple[RouteControl, RouteStatus]:
@@ -98,7 +83,7 @@ async def control_route(request: Request) -> Answer:
     """Pause a route, or let it go on."""
     request.query(())
     request.access.check_all_segments()
-    given = await body_of(request, _route_in)
+    given = await body_of(request, RouteIn)
     if given.action not in ("pause", "resume"):
         raise Problem("invalid-argument", f"action is pause or resume, not {given.action[:40]!r}")
     store = request.store()

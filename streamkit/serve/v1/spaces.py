@@ -18,7 +18,7 @@ from ..request import Request
 from ..responses import Answer, json_answer, no_content
 from ..tags import has_tag
 from .parameters import listing
-from .records import body_of
+from .records import body_of, optional_body_of
 from .values import RetentionIn, SettingsIn, SizeOut, SpaceName, SpacesOut, StoresOut, TierOut
 
 __all__ = [
@@ -108,16 +108,11 @@ async def get_space(request: Request) -> Answer:
     return _described(await _settings(request))
 
 
-_settings_in = msgspec.json.Decoder(SettingsIn)
-_retention_in = msgspec.json.Decoder(RetentionIn)
-
-
 async def create_space(request: Request) -> Answer:
     """Create a space: 201, 200 if it exists with these settings, 409 if it has others."""
     request.query(())
     store, space = request.store(), request.name(1)
-    body = await request.body()
-    given = await body_of(request, _settings_in) if body else SettingsIn()
+    given = await optional_body_of(request, SettingsIn)
     retention = None if given.retention is None else _retention(given.retention)
     before = await store.space_settings(space)
     await store.create_space(
@@ -159,7 +154,7 @@ async def change_space(request: Request) -> Answer:
     """Change the retention of a space. With If-Match, only if its settings are those that were read."""
     request.query(())
     store, space = request.store(), request.name(1)
-    given = await body_of(request, _retention_in)
+    given = await body_of(request, RetentionIn)
     settings = await _settings(request)
     match = request.joined(b"if-match")
     if match is None or match == b"*":

@@ -64,7 +64,6 @@ class OperationsOut(msgspec.Struct):
     operations: list[OperationOut]
 
 
-_operation_in = msgspec.json.Decoder(OperationIn)
 _stored = msgspec.json.Decoder(OperationOut)
 
 
@@ -108,15 +107,20 @@ def _work(store: AsyncStore, given: OperationIn, tell: Callable[[int, int], None
     return lambda: store.compact(space, progress=tell)
 
 
+def _check_access(request: Request, space: str | None) -> None:
+    """Raise a Problem unless the key is for all of the space, or of the store if it is None."""
+    if space is None:
+        request.access.check_all_spaces()
+    else:
+        request.access.check_space(space)
+        request.access.check_all_segments()
+
+
 async def start_operation(request: Request) -> Answer:
     """Begin an operation. The answer's `Location` tells how far it is."""
     request.query(())
-    given = await body_of(request, _operation_in)
-    if given.space is None:
-        request.access.check_all_spaces()
-    else:
-        request.access.check_space(given.space)
-        request.access.check_all_segments()
+    given = await body_of(request, OperationIn)
+    _check_access(request, given.space)
     store, id, now = request.store(), str(uuid4()), int(time.time() * 1000)
     href = f"/v1/stores/{store.id}/operations/{id}"
     running = _Running(store, OperationOut(id, given.kind, given.space, "running", 0, 0, now, now, href))
@@ -142,11 +146,7 @@ async def get_operation(request: Request) -> Answer | None:
     except ValueError:
         raise Problem("not-found", "an operation is named by its UUID") from None
     found = await _find(request, id)
-    if found.space is None:
-        request.access.check_all_spaces()
-    else:
-        request.access.check_space(found.space)
-        request.access.check_all_segments()
+    _check_access(request, found.space)
     if not request.accepts(b"text/event-stream"):
         return json_answer(found)
     await _watch(request, found)

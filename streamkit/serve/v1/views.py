@@ -56,9 +56,6 @@ class RowsOut(msgspec.Struct):
     complete: bool
 
 
-_query_in = msgspec.json.Decoder(QueryIn)
-
-
 def _out(view: LocalView) -> ViewOut:
     return ViewOut(
         view.name,
@@ -117,7 +114,7 @@ async def query_view(request: Request) -> Answer:
     """Ask a view in SQL. Only reading is allowed, within limits."""
     request.query(())
     request.access.check_all_segments()
-    given = await body_of(request, _query_in)
+    given = await body_of(request, QueryIn)
     if not 1 <= given.limit <= 10_000 or not 0 < given.seconds <= 30:
         raise Problem("invalid-argument", "limit is 1 to 10000, and seconds above 0 and at most 30")
     store = request.store()

@@ -164,7 +164,6 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
     expected_sequence: int | None = None
 
 
-_decode = msgspec.json.Decoder(_Parts)
 _decode_parts = msgspec.json.Decoder(list[_Part]).decode
 
 
@@ -173,7 +172,7 @@ async def commit(request: Request) -> Answer:
     request.query(())
     store, space = request.store(), request.name(1)
     key, grant = idempotency_key(request), await lease_grant(request, store)
-    array = (await body_of(request, _decode, most=request.service.limits.body_bytes or sys.maxsize)).parts
+    array = (await body_of(request, _Parts, most=request.service.limits.body_bytes or sys.maxsize)).parts
     check_length(request, array)
     parts: list[Part] = []
     count = 0
