@@ -36,20 +36,29 @@ def outcome_of(partition: Partition, id: bytes, number: int | None, take_place: 
     """The outcome of transaction `id`, written for `number` (None: not by this process).
 
     `take_place` commits an empty transaction; it is called only if the transaction's place may still be free.
-    CorruptData if the log lacks a transaction. Safe in several threads at once.
+    CorruptData if the log lacks a transaction. OutcomeUnknown if the answer to a posted request may be in an archived
+    transaction: the archive holds no answers. Safe in several threads at once.
     """
     partition.read_head()
     last = partition.refresh()
-    if is_posted(id):
-        return _outcome_of_posted(partition, id, last, take_place)
-    if number is not None:
+    posted = is_posted(id)
+    if number is not None and not posted:
         if last < number:
             take_place()
         return "committed" if _is_at(partition, id, number) else "absent"
-    first = _first_not_below(partition, made_at(id), last, partition.head.archived)
+    removed = partition.head.archived
+    if posted and removed:
+        removed = archive_row(partition).removed
+    first = _first_not_below(partition, made_at(id), last, removed)
     if _is_from(partition, id, first):
         return "committed"
     if _is_of(id, partition):
+        if posted and removed and first == removed + 1:
+            raise OutcomeUnknown(
+                f"space {partition.space!r}: the log was removed after it was archived, and the archive does not have "
+                "the outcome of a request; look for its entries",
+                UUID(bytes=id),
+            )
         _check_trimmed(partition, id, first)
         take_place()
         if _is_from(partition, id, last + 1):
@@ -75,26 +84,6 @@ def _trimmed(partition: Partition, id: bytes, last: int) -> OutcomeUnknown:
         "entries",
         UUID(bytes=id),
     )
-
-
-def _outcome_of_posted(partition: Partition, id: bytes, last: int, take_place: Callable[[], None]) -> Outcome:
-    """Raise OutcomeUnknown if the answers may be in archived transactions: the archive holds no answers."""
-    removed = archive_row(partition).removed if partition.head.archived else 0
-    first = _first_not_below(partition, made_at(id), last, removed)
-    if _is_from(partition, id, first):
-        return "committed"
-    if first == removed + 1 and removed and _is_of(id, partition):
-        raise OutcomeUnknown(
-            f"space {partition.space!r}: the log was removed after it was archived, and the archive does not have the "
-            "outcome of a request; look for its entries",
-            UUID(bytes=id),
-        )
-    if _is_of(id, partition):
-        _check_trimmed(partition, id, first)
-        take_place()
-        if _is_from(partition, id, last + 1):
-            return "committed"
-    return "absent"
 
 
 def _is_at(partition: Partition, id: bytes, number: int) -> bool:
