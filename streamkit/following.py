@@ -7,7 +7,7 @@ from typing import Any
 
 from .arguments import check_seconds
 from .handle import Handle
-from .log.batches import Bounds, left
+from .log.batches import Bounds, entries_and_gaps
 from .log.floors import Gaps
 from .log.follow import Following, PollTimer, watch, watch_all
 from .log.offsets import Offset
@@ -38,7 +38,7 @@ class Follower:
                 self._handle.check_open()
                 last = batch.entries[-1].sequence if batch.gap is None else batch.gap.last_sequence
                 if batch.gap is not None or batch.origin.holes:
-                    yield left(batch, gaps)
+                    yield entries_and_gaps(batch, gaps)
                 else:
                     yield self._while_open(batch.entries)
 

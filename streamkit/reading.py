@@ -9,7 +9,7 @@ from msgspec.structs import force_setattr, replace
 
 from .arguments import check_gaps, check_type
 from .handle import Handle
-from .log.batches import Batch, Bounds, left
+from .log.batches import Batch, Bounds, entries_and_gaps
 from .log.floors import Gaps
 from .log.offsets import Offset
 from .log.partition import Partition
@@ -140,7 +140,7 @@ class Reader:
             if handle.closed:
                 handle.check_open()
             if batch.gap is not None or batch.origin.holes:
-                for one in left(batch, gaps)[:: -1 if reverse else 1]:
+                for one in entries_and_gaps(batch, gaps)[:: -1 if reverse else 1]:
                     yield one
                     if limit and isinstance(one, Entry):
                         limit -= 1
@@ -164,7 +164,7 @@ class Reader:
     def lists(self, batches: Iterator[Batch], gaps: Gaps) -> Iterator[list[Any]]:
         for batch in batches:
             self._handle.check_open()
-            yield left(batch, gaps) if batch.gap is not None or batch.origin.holes else batch.entries
+            yield entries_and_gaps(batch, gaps) if batch.gap is not None or batch.origin.holes else batch.entries
 
 
 def _with_ends(partition: Partition, batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -23,7 +23,7 @@ from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
 from .log.segment_view import status_of
 from .log.view import LogView
-from .log.visible import shown
+from .log.visible import has_entries
 from .names import partition_of
 from .retention import Retention
 from .retry import put_settled
@@ -258,16 +258,16 @@ def segments_of(partition: Partition, first: str = "") -> Iterator[str]:
             while fresh and fresh[-1].encode() < name.encode():
                 start = segment_key(fresh[-1]) + b"\x00"
                 new = fresh.pop()
-                if shown(view, status_of(view, new)):
+                if has_entries(view, status_of(view, new)):
                     yield new
             if fresh and fresh[-1] == name:
                 fresh.pop()
             start = key + b"\x00"
             row = status_of(view, name) if name in recent else decode_index_row(SegmentRow, key, value)
-            if shown(view, row):
+            if has_entries(view, row):
                 yield name
         for new in reversed(fresh):
-            if shown(view, status_of(view, new)):
+            if has_entries(view, status_of(view, new)):
                 yield new
 
     yield from partition.walk(walk)

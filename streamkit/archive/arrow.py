@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..errors import CorruptData, EntriesRemoved
-from ..log.batches import Batch, Bounds, intact, told
+from ..log.batches import Batch, Bounds, gap_batch, without_removed
 from ..log.offsets import Offset
 from ..log.read_partition import ReadPosition, logged, partition_batches
 from ..log.read_space import is_named, position_of
-from ..log.visible import floor_of, hides, number_gap, raises
+from ..log.visible import floor_of, may_hide_entries, number_gap, stops_readers
 from .schema import check_installed, schema
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def read_arrow(
         gap = (
             number_gap(partition.space, start, partition.ask(floor_of)) if is_named(partition, offset, start) else None
         )
-        if gap is not None and raises(gap):
+        if gap is not None and stops_readers(gap):
             raise EntriesRemoved(
                 f"{gap}: entries after the offset were removed. Without an offset the result begins at the first entry",
                 gap,
@@ -115,7 +115,7 @@ def _tables(
     partition: Partition, start: tuple[int, int], end: int, columns: Sequence[str], tier: str
 ) -> Iterator[pa.Table]:
     """A partition's entries from (number, index) `start` up to transaction `end`, in order."""
-    if hides(partition.view()):
+    if may_hide_entries(partition.view()):
         # Only the reader of entries knows the removed ones.
         for gathered in _gathered(partition_batches(partition, start, end, Bounds())):
             for name in ("cold", "hot"):
@@ -132,7 +132,7 @@ def _tables(
             needed = [*columns, "payload"] if erased else columns
             for part in _archived(partition, start, archived, needed):
                 if isinstance(part, Batch):
-                    rest = list(intact([part]))
+                    rest = list(without_removed([part]))
                     if not rest:
                         continue
                     rows = batches_as_table(rest, columns)
@@ -164,7 +164,7 @@ def _archived(
     def walk(view: LogView) -> Iterator[pa.Table | Batch]:
         gap = number_gap(partition.space, (at.number, at.index), view.floor) if (at.number, at.index) > (1, 0) else None
         if gap is not None:
-            told(gap, "raise")
+            gap_batch(gap, "raise")
         if at.number < view.floor.number:
             at.number, at.index = view.floor.number, 0
         cold = min(last, view.cold_until)
@@ -186,7 +186,7 @@ def _gathered(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
     """Groups of batches, each with a limited number of rows and bytes."""
     found: list[Batch] = []
     size = rows = 0
-    for batch in intact(batches):
+    for batch in without_removed(batches):
         found.append(batch)
         rows += len(batch.entries)
         size += sum([len(entry.payload) for entry in batch.entries])

@@ -17,7 +17,7 @@ from ..log.request import Part, Request
 from ..log.rows import Settings
 from ..log.segments import indexed_segments
 from ..log.statuses import written
-from ..log.visible import shown
+from ..log.visible import has_entries
 from ..model import Record, SegmentStatus
 from ..store import inner
 from .errors import mapped
@@ -212,7 +212,7 @@ class _Copy:
         for name, stored in indexed_segments(source):
             row = source.view().with_tail(name, stored)
             there = self._known.partitions[source.partition].status(name).last_sequence
-            if there < row.last_sequence and not shown(source.view(), row):
+            if there < row.last_sequence and not has_entries(source.view(), row):
                 removals.append(Removal(name, row.last_sequence, row.gaps[-1][1] if row.gaps else "trimmed"))
             if len(removals) >= _TOGETHER:
                 self._remove(source.partition, removals)

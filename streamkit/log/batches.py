@@ -17,9 +17,19 @@ from .floors import REMOVED, Erasure, Gaps, Removed
 from .rows import SegmentRow
 from .segment_view import row_of, sequence_gaps
 from .view import LogView
-from .visible import missing_error, raises
+from .visible import missing_error, stops_readers
 
-__all__ = ["NOWHERE", "Batch", "Bounds", "Needles", "intact", "left", "told", "without_erased", "without_hidden"]
+__all__ = [
+    "NOWHERE",
+    "Batch",
+    "Bounds",
+    "Needles",
+    "entries_and_gaps",
+    "gap_batch",
+    "without_erased",
+    "without_hidden",
+    "without_removed",
+]
 
 _ROWS = 4096
 """Segments whose statuses a walk keeps."""
@@ -68,9 +78,9 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     gap: Gap | None = None
 
 
-def told(gap: Gap, gaps: Gaps) -> Batch | None:
+def gap_batch(gap: Gap, gaps: Gaps) -> Batch | None:
     """The batch that reports a gap; None if the reader gets no gaps. EntriesRemoved if the gap stops it."""
-    if gaps == "raise" and raises(gap):
+    if gaps == "raise" and stops_readers(gap):
         raise missing_error(gap)
     return Batch(0, 0, NOWHERE, [], gap) if gaps == "yield" else None
 
@@ -126,7 +136,7 @@ def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
         yield batch
 
 
-def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
+def without_removed(batches: Iterable[Batch]) -> Iterator[Batch]:
     """`batches` without removed entries. The entries around them become batches of their own."""
     for batch in batches:
         if batch.gap is not None:
@@ -145,7 +155,7 @@ def intact(batches: Iterable[Batch]) -> Iterator[Batch]:
             yield Batch(batch.timestamp, batch.number, batch.origin, run)
 
 
-def left(batch: Batch, gaps: Gaps) -> list[Entry | Gap]:
+def entries_and_gaps(batch: Batch, gaps: Gaps) -> list[Entry | Gap]:
     """The entries of a batch that a reader gets if some of them are gone, with gaps if it asks for them."""
     if batch.gap is not None:
         return [batch.gap]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import CorruptData, UnsupportedVersion
-from .batches import NOWHERE, Batch, Bounds, Needles, told, without_hidden
+from .batches import NOWHERE, Batch, Bounds, Needles, gap_batch, without_hidden
 from .first_at import first_at
 from .partition import Partition
 from .record_format import Decoded, decode_entries, decode_records, decode_transaction, frames_with
 from .view import LogView
-from .visible import floor_of, hides, number_gap
+from .visible import floor_of, may_hide_entries, number_gap
 
 __all__ = ["ReadPosition", "logged", "logged_backwards", "partition_batches"]
 
@@ -77,7 +77,7 @@ class _Forwards:
         self._needles = needles
 
     def __call__(self, view: LogView) -> Iterator[Batch]:
-        hiding = hides(view)
+        hiding = may_hide_entries(view)
         batches = self._batches(view, self._together and not hiding)
         return without_hidden(view, batches, self._bounds.gaps) if hiding else batches
 
@@ -88,7 +88,7 @@ class _Forwards:
             if at.number < floor.number:
                 seen = self._named or at.number > self._start[0]
                 gap = number_gap(view.log.space, (at.number, at.index), floor) if seen else None
-                if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
+                if gap is not None and (batch := gap_batch(gap, bounds.gaps)) is not None:
                     yield batch
                 at.number, at.index = floor.number, 0
                 continue
@@ -134,14 +134,14 @@ class _Backwards:
 
     def __call__(self, view: LogView) -> Iterator[Batch]:
         batches = self._batches(view)
-        return without_hidden(view, batches, self._bounds.gaps) if hides(view) else batches
+        return without_hidden(view, batches, self._bounds.gaps) if may_hide_entries(view) else batches
 
     def _batches(self, view: LogView) -> Iterator[Batch]:
         at, bounds = self._at, self._bounds
         floor = floor_of(view)
         if self._start[0] < floor.number:
             gap = number_gap(view.log.space, self._start, floor)
-            if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
+            if gap is not None and (batch := gap_batch(gap, bounds.gaps)) is not None:
                 self._gaps.append(batch)
             self._start = floor.number, 0
         start = self._start

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from ..errors import CorruptData
 from ..model import Entry
 from . import segment_rows
-from .batches import Batch, Bounds, told, without_erased
+from .batches import Batch, Bounds, gap_batch, without_erased
 from .index_rows import decode_index_row
 from .keys import data_range
 from .moved import Moved
@@ -104,7 +104,7 @@ class _SegmentRead:
             return []
         gaps = sequence_gaps(view, self._segment, row, self._first, self._last)
         self._first = row.first_sequence
-        return [batch for gap in gaps if (batch := told(gap, self._bounds.gaps)) is not None]
+        return [batch for gap in gaps if (batch := gap_batch(gap, self._bounds.gaps)) is not None]
 
     def _cut(self, batch: Batch, last: int) -> Batch:
         """The part of a batch that is still to be read, up to sequence `last`."""

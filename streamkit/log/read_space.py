@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import force_setattr
 
-from .batches import Batch, Bounds, told
+from .batches import Batch, Bounds, gap_batch
 from .first_at import first_at
 from .offsets import Offset
 from .partition import Partition
@@ -92,7 +92,7 @@ def space_backwards(
         if starts[at][0] < floor.number:
             named = is_named(partition, offset, starts[at])
             gap = number_gap(partition.space, starts[at], floor) if named else None
-            if gap is not None and (batch := told(gap, bounds.gaps)) is not None:
+            if gap is not None and (batch := gap_batch(gap, bounds.gaps)) is not None:
                 gaps.append(batch)
             starts[at] = (floor.number, 0)
     yield from _space_backwards(partitions, starts, ends, offset.timestamp if offset else 0, bounds)

@@ -18,14 +18,14 @@ __all__ = [
     "first_with",
     "floor_at",
     "floor_of",
-    "hides",
+    "has_entries",
+    "may_hide_entries",
     "missing_error",
     "number_gap",
     "place_of",
-    "raises",
-    "shown",
     "size_before",
     "size_of_floor",
+    "stops_readers",
 ]
 
 
@@ -37,7 +37,7 @@ def cutoff(view: LogView) -> int:
     return max(0, view.log.clock.now() - int(retention.max_age * 1000))
 
 
-def shown(view: LogView, row: SegmentRow) -> bool:
+def has_entries(view: LogView, row: SegmentRow) -> bool:
     """True if a segment has entries, by its status alone."""
     if row.empty or (row.last_number and row.last_number < view.floor.number):
         return False
@@ -204,12 +204,12 @@ def missing_error(gap: Gap) -> EntriesRemoved:
     )
 
 
-def raises(gap: Gap) -> bool:
+def stops_readers(gap: Gap) -> bool:
     """True if the gap stops a reader: a limit removed the entries, and no person erased or deleted them."""
     return gap.reason in ("trimmed", "expired")
 
 
-def hides(view: LogView) -> bool:
+def may_hide_entries(view: LogView) -> bool:
     """True if transactions may hold entries that readers no longer get."""
     retention = view.retention
     by_segment = retention is not None and retention.per == "segment" and retention.when_full != "reject"

@@ -10,7 +10,7 @@ from ..log.keys import SEGMENTS, segment_name
 from ..log.partition import Partition
 from ..log.rows import NOTHING, SegmentRow
 from ..log.view import LogView
-from ..log.visible import floor_of, shown, size_of_floor
+from ..log.visible import floor_of, has_entries, size_of_floor
 from .report import StoreSize, Tier
 
 __all__ = ["size_of"]
@@ -40,7 +40,7 @@ def _counted(view: LogView) -> tuple[int, int, int]:
 
     def count(row: SegmentRow) -> None:
         nonlocal entries, segments, size, cut
-        if shown(view, row):
+        if has_entries(view, row):
             segments += 1
             entries += min(row.last_sequence - row.first_sequence + 1, most)
             size += min(max(0, row.size - row.first_size), most_bytes)

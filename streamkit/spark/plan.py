@@ -18,7 +18,7 @@ from ..log.offsets import Offset
 from ..log.partition import Partition
 from ..log.read_space import is_named, position_of
 from ..log.view import LogView
-from ..log.visible import floor_of, hides, number_gap, raises
+from ..log.visible import floor_of, may_hide_entries, number_gap, stops_readers
 from ..store import Store, inner
 from .options import LATEST, Options
 
@@ -125,7 +125,7 @@ def spans(client: Client, options: Options, *, named: bool = True) -> list[Span]
         if named and options.fail_on_loss and isinstance(options.first, str) and options.first != LATEST:
             seen = is_named(partition, Offset.decode(options.first, space), (first, skip))
             gap = number_gap(partition.space, (first, skip), partition.ask(floor_of)) if seen else None
-            if gap is not None and raises(gap):
+            if gap is not None and stops_readers(gap):
                 raise EntriesRemoved(
                     f"{gap}: entries after the offset are missing. Begin with the earliest, or set the option "
                     f"failOnDataLoss to false, to continue with the remaining entries",
@@ -150,7 +150,7 @@ def trimmed(client: Client, span: Span, begin: int) -> Gap | None:
     floor = partition.ask(floor_of)
     # Entries that the options skip were not to be read.
     gap = number_gap(partition.space, (begin, 0), floor) if floor.number >= span.first else None
-    return gap if gap is not None and raises(gap) else None
+    return gap if gap is not None and stops_readers(gap) else None
 
 
 def begin_of(bound: int | str, partition: Partition, end: int) -> tuple[int, int]:
@@ -193,7 +193,7 @@ def pieces(client: Client, options: Options, planned: list[Span]) -> list[TaskSh
             if span.first > span.last:
                 continue
         if span.first <= archived and options.tier != "hot":
-            files = None if hides(partition.view()) else _files(store, span, archived)
+            files = None if may_hide_entries(partition.view()) else _files(store, span, archived)
             if files is None:
                 # Only the reader of entries knows the removed entries, and reads the log in place of a damaged file.
                 hot += _ranges(partition, span, span.first, options.split, archived)

@@ -12,10 +12,10 @@ from ..archive.snapshot import Gone
 from ..archive.table import schema as table_schema
 from ..client import Client
 from ..errors import CorruptData, EntriesRemoved, PermanentError, StoreClosed
-from ..log.batches import Batch, Bounds, intact
+from ..log.batches import Batch, Bounds, without_removed
 from ..log.partition import Partition
 from ..log.read_partition import partition_batches
-from ..log.visible import floor_of, hides
+from ..log.visible import floor_of, may_hide_entries
 from ..store import inner
 from .filters import Predicate, arrow_filter, groups_that_may
 from .options import Options
@@ -146,7 +146,7 @@ def _cold(
         piece = replace(piece, first=floor, skip=0)
     archive: Archive = inner(_clients[options.url, options.archive].store(piece.store)).archive(piece.space)
     try:
-        if hides(partition.view()):
+        if may_hide_entries(partition.view()):
             raise Gone(file.path)
         source = archive.table.open(file.path, pre_buffer=True)
     except Gone:
@@ -194,7 +194,7 @@ def _hot(
     kept = arrow_filter(piece, tests)
     gathered: list[Batch] = []
     rows = 0
-    for batch in intact(_up_to(piece, _planned(piece, partition, options))):
+    for batch in without_removed(_up_to(piece, _planned(piece, partition, options))):
         gathered.append(batch)
         rows += len(batch.entries)
         if rows >= _ROWS:

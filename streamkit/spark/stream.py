@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from ..client import Client
 from ..errors import CorruptData, StoreClosed
 from ..log.partition import Partition
-from ..log.visible import floor_of, number_gap, raises
+from ..log.visible import floor_of, number_gap, stops_readers
 from ..warn import warn
 from .filters import tests_of
 from .options import Options
@@ -188,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin + 1 < floor.number:
             # Trim also took entries that were read, and transactions without entries. Only unread entries are a loss.
             gap = number_gap(partition.space, (begin + 1, skip), floor)
-            if named and gap is not None and raises(gap):
+            if named and gap is not None and stops_readers(gap):
                 self._lost(key, removed(gap.last_sequence, partition.partition))
             begin, skip = min(floor.number - 1, end), 0
         parts, before, count = 1, 0, 0
