@@ -80,7 +80,7 @@ def account_of(url: str, environ: Mapping[str, str] = os.environ) -> Account:
     return replace(_account(url, parts, environ), prefix=prefix)
 
 
-def archive_place(url: str, environ: Mapping[str, str] = os.environ) -> tuple[str, dict[str, str]]:
+def archive_place(url: str) -> tuple[str, dict[str, str]]:
     """Return the place of archives with a URL of their own, in the form of `ArchiveHost.archive_root`. Raises
     ValueError for another URL.
 
@@ -94,7 +94,7 @@ def archive_place(url: str, environ: Mapping[str, str] = os.environ) -> tuple[st
         container, options = parts.netloc, {}
     else:
         container, _, path = path.partition("/")
-        options = _account(url, parts, environ).archive_options()
+        options = _account(url, parts, os.environ).archive_options()
     if not _CONTAINER.fullmatch(container) or "--" in container:
         raise ValueError(
             "the archive URL names no container: a container's name has 3 to 63 lower-case letters, digits and single "

@@ -13,7 +13,7 @@ from ..log.offsets import Offset
 from ..log.read_partition import ReadPosition, logged, partition_batches
 from ..log.read_space import is_named, position_of
 from ..log.visible import floor_of, may_hide_entries, number_gap, stops_readers
-from .schema import check_installed, schema
+from .schema import COLUMNS, check_installed, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,22 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ARROW_COLUMNS", "arrow_schema", "batches_as_table", "read_arrow"]
 
-ARROW_COLUMNS = (
-    "store",
-    "space",
-    "partition",
-    "number",
-    "index",
-    "position",
-    "segment",
-    "sequence",
-    "timestamp",
-    "trx_id",
-    "trx_node",
-    "payload",
-    "metadata",
-    "tier",
-)
+ARROW_COLUMNS = ("store", "space", "partition", *COLUMNS, "tier")
 _TIERS = ("all", "cold", "hot")
 _ROWS = 65_536
 """The most rows in one record batch."""

@@ -10,26 +10,15 @@ from typing import TYPE_CHECKING, Any
 from .batches import WORDS, have_texts
 from .columns import as_ours, check_rows, with_words
 from .parquet import PAYLOAD_BYTES, parts_of, sealed
+from .schema import COLUMNS
 from .snapshot import File
 from .table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "FileReader", "own_groups"]
+__all__ = ["FileReader", "own_groups"]
 
-COLUMNS = [
-    "number",
-    "index",
-    "position",
-    "segment",
-    "sequence",
-    "timestamp",
-    "trx_id",
-    "trx_node",
-    "payload",
-    "metadata",
-]
 _KEYS = ["segment", "sequence"]
 _REST = [name for name in COLUMNS if name not in _KEYS]
 _NARROW_ROWS = 262_144

@@ -34,14 +34,14 @@ _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+([a-z]+?)s?", re.IGNORECASE)
 _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.compacted\.json|json|crc|checkpoint\..+)")
 
 
-def clean_log(table: TableFiles, state: LogState, now: float | None = None) -> int:
-    """Delete log files of versions outside the retention; return their number. `now`: seconds since the epoch."""
+def clean_log(table: TableFiles, state: LogState) -> int:
+    """Delete log files of versions outside the retention; return their number."""
     import pyarrow.fs as fs
 
     retention = _retention(state)
     if retention is None:
         return 0
-    oldest = (time.time() if now is None else now) - retention
+    oldest = time.time() - retention
     with table.mapped():
         found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
     times = {info.base_name: (info.mtime_ns or 1 << 62) / 1e9 for info in found if info.type == fs.FileType.File}

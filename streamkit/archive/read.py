@@ -15,9 +15,10 @@ from . import scattered
 from .amounts import Amounts
 from .batches import batches, batches_backwards, have_texts
 from .errors import UNDECODABLE, Damaged, Elsewhere
-from .file_reader import COLUMNS, FileReader
+from .file_reader import FileReader
 from .location import ArchiveLocation
 from .scattered import Wanted, windows
+from .schema import COLUMNS
 from .snapshot import File, Gone, Snapshot
 from .table import Table
 

@@ -10,8 +10,21 @@ from ..errors import MissingDependency
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DELTA_TYPES", "check_installed", "schema"]
+__all__ = ["COLUMNS", "DELTA_TYPES", "check_installed", "schema"]
 
+COLUMNS = [
+    "number",
+    "index",
+    "position",
+    "segment",
+    "sequence",
+    "timestamp",
+    "trx_id",
+    "trx_node",
+    "payload",
+    "metadata",
+]
+"""The columns of a file. The partition is in its path."""
 DELTA_TYPES = {
     **dict.fromkeys(("partition", "number", "index", "position", "sequence"), ("integer", "long")),
     **dict.fromkeys(("segment", "trx_id", "trx_node"), ("string",)),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["archive", "compact"]
 
+ProcessCount = Annotated[int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")]
+
 
 @with_options
 def archive(
@@ -27,9 +29,7 @@ def archive(
         float | None,
         typer.Option(metavar="SECONDS", help="Only transactions older than this.", show_default=False),
     ] = None,
-    processes: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")
-    ] = 1,
+    processes: ProcessCount = 1,
     json: Json = False,
 ) -> None:
     """Move committed transactions into the space's Delta table, where every reader finds them."""
@@ -62,9 +62,7 @@ def compact(
         float,
         typer.Option(metavar="HOURS", help="Keep old files for this long. Choose more than the longest read takes."),
     ] = 168.0,
-    processes: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="The number of processes that write files.")
-    ] = 1,
+    processes: ProcessCount = 1,
     json: Json = False,
 ) -> None:
     """Merge small files of the space's archive, and delete files that no version of the table needs."""

@@ -48,9 +48,9 @@ def json_answer(value: Any, status: int = 200, headers: Headers = ()) -> Answer:
     return Answer(status, _encode(value), (_JSON, *headers))
 
 
-def no_content(headers: Headers = ()) -> Answer:
+def no_content() -> Answer:
     """Done, and there is nothing to say."""
-    return Answer(204, b"", headers)
+    return Answer(204, b"")
 
 
 class Gone(Exception):
