@@ -177,7 +177,7 @@ def test_what_is_withdrawn_while_it_is_posted_is_not_posted(shared: Shared) -> N
     request = Withdrawn([Part("a", encode_body([b"withdrawn"], None), 9, None)])
     shared.write(other, "leads")
     space.committers[0].submit(request)
-    space.committers[0].drive()
+    space.committers[0].drive(lambda: None)
     assert all(b"withdrawn" not in letter for letter in shared.letters())
     combine(other, "s", 0)
     assert shared.payloads("a") == []
@@ -248,7 +248,7 @@ def test_what_comes_while_its_neighbour_is_posted_is_not_judged_by_what_was_know
     once(hooks, "posted", lambda: committer.submit(late))
     shared.write(poster, "b", b"early")
     while not late.done:
-        committer.drive()
+        committer.drive(lambda: None)
     assert late.error is None
     assert shared.payloads("a")[4:] == [b"late"]
 
@@ -282,7 +282,7 @@ def test_what_became_of_many_requests_while_nobody_listened_is_read_once_for_all
     for request in waiting:
         committer.submit(request)
     while not all(request.done for request in waiting):
-        committer.drive()
+        committer.drive(lambda: None)
     assert [request.error for request in waiting] == [None] * 16
     assert [shared.payloads(f"w{at}") for at in range(16)] == [[b"posted"]] * 16
     assert asked() - before[0] < 50
@@ -361,8 +361,8 @@ def test_one_of_a_letter_that_its_process_leads_itself_is_not_committed_twice(sh
     committer.submit(goes)
     committer.submit(stays)
     partition_of(poster).answers.lead = Lead(b"another")
-    committer.drive()
-    committer.drive()
+    committer.drive(lambda: None)
+    committer.drive(lambda: None)
     combine(shared.process(), "s", 0)
     assert stays.done
     assert shared.payloads("a").count(b"stays") == 1
