@@ -167,8 +167,7 @@ class Archive:
             for rows, reached in pieces:
                 for batch in batches(view.log, rows, here, bounds):
                     yield batch
-                    end = batch.entries[-1]
-                    here = (batch.number, batch.origin.index + end.sequence - batch.origin.first_sequence + 1)
+                    here = batch.after
                 here = max(here, (reached + 1, 0))
                 del rows  # before the next ones are read
 

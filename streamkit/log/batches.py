@@ -77,6 +77,16 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     entries: list[Entry]
     gap: Gap | None = None
 
+    @property
+    def first_index(self) -> int:
+        """The index of the first entry in its transaction."""
+        return self.origin.index + self.entries[0].sequence - self.origin.first_sequence
+
+    @property
+    def after(self) -> tuple[int, int]:
+        """The place behind the last entry: (number, index in the transaction)."""
+        return self.number, self.origin.index + self.entries[-1].sequence - self.origin.first_sequence + 1
+
 
 def gap_batch(gap: Gap, gaps: Gaps) -> Batch | None:
     """The batch that reports a gap; None if the reader gets no gaps. EntriesRemoved if the gap stops it."""

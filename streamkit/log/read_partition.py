@@ -118,9 +118,7 @@ class _Forwards:
             if batch.gap is not None:
                 at.number, at.index = batch.gap.last_sequence + 1, 0
             else:
-                origin = batch.origin
-                at.number = batch.number
-                at.index = origin.index + batch.entries[-1].sequence - origin.first_sequence + 1
+                at.number, at.index = batch.after
         at.number, at.index = last + 1, 0
 
 
@@ -163,7 +161,7 @@ class _Backwards:
         at = self._at
         number = 0
         for batch in view.archive().transactions_backwards(view, start, at.last):
-            number, index = batch.number, batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence
+            number, index = batch.number, batch.first_index
             if number == at.number and index + len(batch.entries) > at.index:
                 if index >= at.index:
                     continue

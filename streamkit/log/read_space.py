@@ -68,13 +68,9 @@ class SpaceCursor:
                     yield batch
                     continue
                 self._watermark = max(self._watermark, batch.timestamp)
-                # Made for this reading, and not handed out yet: the entries of a frame share one origin.
-                force_setattr(batch.origin, "others", tuple(positions))
-                force_setattr(batch.origin, "whole", True)
-                force_setattr(batch.origin, "watermark", self._watermark)
+                _set_position(batch, tuple(positions), self._watermark)
                 yield batch
-                last = batch.entries[-1].sequence - batch.origin.first_sequence
-                positions[at] = (batch.number, batch.origin.index + last + 1)
+                positions[at] = batch.after
         self._positions = [max(at, (end + 1, 0)) for at, end in zip(positions, ends, strict=True)]
 
 
@@ -128,17 +124,20 @@ def _space_backwards(
         at = max(heads, key=lambda at: (heads[at].timestamp, at))
         batch = heads.pop(at)
         # A forward reader from here has passed, in the others, everything that this one has still to read.
-        others = tuple(_after(heads[other]) if other in heads else starts[other] for other in range(len(logs)))
-        force_setattr(batch.origin, "others", others)
-        force_setattr(batch.origin, "whole", True)
-        force_setattr(batch.origin, "watermark", max(watermark, batch.timestamp))
+        others = tuple(heads[other].after if other in heads else starts[other] for other in range(len(logs)))
+        _set_position(batch, others, max(watermark, batch.timestamp))
         yield batch
         yield from go_on(at)
 
 
-def _after(batch: Batch) -> tuple[int, int]:
-    origin = batch.origin
-    return batch.number, origin.index + batch.entries[-1].sequence - origin.first_sequence + 1
+def _set_position(batch: Batch, others: tuple[tuple[int, int], ...], watermark: int) -> None:
+    """Give the entries of a batch the place of the whole read, for their offsets.
+
+    The batch was made for this reading, and is not handed out yet: the entries of a frame share one origin.
+    """
+    force_setattr(batch.origin, "others", others)
+    force_setattr(batch.origin, "whole", True)
+    force_setattr(batch.origin, "watermark", watermark)
 
 
 def is_named(partition: Partition, offset: Offset | None, start: tuple[int, int]) -> bool:

@@ -221,8 +221,7 @@ def _up_to(piece: TaskShare, batches: Iterator[Batch]) -> Iterator[Batch]:
         if not piece.stop or batch.number < piece.last:
             yield batch
             continue
-        index = batch.origin.index + batch.entries[0].sequence - batch.origin.first_sequence
-        entries = batch.entries[: max(0, piece.stop - index)]
+        entries = batch.entries[: max(0, piece.stop - batch.first_index)]
         if entries:
             yield Batch(batch.timestamp, batch.number, batch.origin, entries)
 
