@@ -254,10 +254,6 @@ def test_a_record_of_many_frames_has_the_same_bytes_from_both_encoders() -> None
         assert [frame[0].segment for frame in frames] == [part[0] for part in parts]
 
 
-def header_end(record: bytes) -> int:
-    return 24 + int.from_bytes(record[12:16], "little")
-
-
 def test_a_row_of_the_local_log_has_the_same_bytes_from_both_encoders() -> None:
     random = Random(SEED)
     sizes = [*LENGTHS, WHOLE - 1, WHOLE, WHOLE + 1, 3 * WHOLE]
