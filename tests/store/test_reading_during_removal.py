@@ -227,9 +227,10 @@ def test_every_reader_gets_what_stays_once_and_is_told_of_the_rest(
             *((2, reader.turn) for reader in readers.values()),
         ]
         weights, works = zip(*steps, strict=True)
-        for _ in range(120):
+        steps_made = 0
+        while steps_made < 120 or world.removals <= 20:  # some seeds remove little at first
             world.dice.choices(works, weights)[0]()
-        assert world.removals > 20
+            steps_made += 1
         for name, reader in readers.items():
             reader.finish()
             world.check(name, reader)
