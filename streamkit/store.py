@@ -189,9 +189,9 @@ class Store:
         TypeError before anything is written; OutcomeUnknown if the storage's answer was lost for good.
         """
         if expected_sequence is None and idempotency_key is None and lease is None and present_causes() is None:
-            lone = self._writer.lone(space, segment, records)
-            if lone is not None:
-                return self._writer.commit_one(space, segment, Request((lone,)))
+            status = self._writer.commit_lone(space, segment, records)
+            if status is not None:
+                return status
         check_name(space, "space")
         check_name(segment, "segment")
         if idempotency_key is not None:

@@ -40,6 +40,19 @@ class Writer:
         part: Part | None = None if _twin is None else _parts.lone(space, segment, records, self._most_bytes)
         return part
 
+    def commit_lone(self, space: str, segment: str, records: Iterable[Record]) -> SegmentStatus | None:
+        """Commit what `lone` makes, as `commit_one` does. None if it makes nothing; then nothing was done."""
+        part = self.lone(space, segment, records)
+        if part is None:
+            return None
+        request, known = Request((part,)), self._shared.spaces.get(space)
+        if known is None or self._handle.closed or len(known.committers) > 1:
+            committer = self.committer(space, request.parts)
+        else:
+            committer = known.committers[0]
+        committer.commit(request)
+        return request.status or self._status(committer.partition, segment, request)
+
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
         if _twin is not None and (expected is None or (type(expected) is int and expected >= 0)):
@@ -98,8 +111,10 @@ class Writer:
     ) -> SegmentStatus:
         """Commit as `commit` does, and return the status of one of its segments."""
         partition = self._committed(space, request, lease)
-        if request.status is not None:
-            return request.status
+        return request.status or self._status(partition, segment, request)
+
+    def _status(self, partition: Partition, segment: str, request: Request) -> SegmentStatus:
+        """The status of a segment after a committed request."""
         assert request.trx is not None
         return written(partition, request.result, request.trx, request.count)[segment]
 

@@ -244,7 +244,7 @@ class LocalBackend:
     def put(
         self, partition: bytes, key: bytes, value: bytes, expect: Expect | Etag = ANY, *, durable: bool = True
     ) -> Etag:
-        if len(partition) > _LONGEST or len(key) > _LONGEST:
+        if len(partition) + len(key) > _LONGEST:
             _check_address(partition, [key])
         requests = self._requests
         requests["put"] += 1

@@ -211,6 +211,7 @@ fn is_plain(name: &Bound<'_, PyAny>) -> bool {
 pub struct LoneEncoder {
     row: Struct<9>,
     piece: Struct<9>,
+    part: Struct<4>,
     body: Struct<6>,
     trx: Struct<3>,
     position: Struct<7>,
@@ -225,7 +226,7 @@ pub struct LoneEncoder {
     copied: usize,
 }
 
-type Classes = (Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>);
+type Classes = (Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>);
 
 #[pymethods]
 impl LoneEncoder {
@@ -242,10 +243,11 @@ impl LoneEncoder {
         prefix: Vec<u8>,
         copied: usize,
     ) -> PyResult<Self> {
-        let (row, piece, body, trx, position, status) = classes;
+        let (row, piece, part, body, trx, position, status) = classes;
         Ok(LoneEncoder {
             row: Struct::new(py, row)?,
             piece: Struct::new(py, piece)?,
+            part: Struct::new(py, part)?,
             body: Struct::new(py, body)?,
             trx: Struct::new(py, trx)?,
             position: Struct::new(py, position)?,
@@ -265,6 +267,7 @@ impl LoneEncoder {
     fn is_direct(&self) -> bool {
         self.row.is_direct()
             && self.piece.is_direct()
+            && self.part.is_direct()
             && self.body.is_direct()
             && self.trx.is_direct()
             && self.position.is_direct()
@@ -280,17 +283,17 @@ impl LoneEncoder {
         #[pyo3(from_py_with = some)] drawn: Option<u64>,
         node: &Bound<'py, PyBytes>,
         timestamp: &Bound<'py, PyAny>,
-        number: &Bound<'py, PyAny>,
-        position: &Bound<'py, PyAny>,
-        size: &Bound<'py, PyAny>,
-        row: &Bound<'py, PyAny>,
-        segment: &Bound<'py, PyString>,
-        body: &Bound<'py, PyAny>,
-        given: &Bound<'py, PyAny>,
+        base: &Bound<'py, PyTuple>,
+        part: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let (Some(row), Some(body)) = (self.row.fields(row), self.body.fields(body)) else { return Ok(None) };
+        let Some([segment, body, given, _]) = self.part.fields(part) else { return Ok(None) };
+        let Ok([row, number, _, position, size, _]): Result<[_; 6], _> = base.iter().collect::<Vec<_>>().try_into() else {
+            return Ok(None);
+        };
+        let (Some(row), Some(body)) = (self.row.fields(&row), self.body.fields(&body)) else { return Ok(None) };
+        let Ok(segment) = segment.cast_into::<PyString>() else { return Ok(None) };
         let Ok(name) = segment.to_cow() else { return Ok(None) };
-        let Some(numbers) = Numbers::of(timestamp, number, position, size, &row, &body, given) else {
+        let Some(numbers) = Numbers::of(timestamp, &number, &position, &size, &row, &body, &given) else {
             return Ok(None);
         };
         let Some(id) = transaction_id(now, self.seed & TAG, drawn) else { return Ok(None) };

@@ -174,7 +174,7 @@ class Committer:
                 leads = self._join(request)
                 while not request.done:
                     if leads:
-                        self._commit_next()
+                        self._commit_next(request)
                     else:
                         leads = self._wait(request)
         except Reentered as error:
@@ -330,10 +330,16 @@ class Committer:
 
     # -- one transaction ----------------------------------------------------------------------------------------
 
-    def _commit_next(self) -> None:
-        """Commit as many queued requests as fit one transaction, or settle the flight of a stopped thread."""
+    def _commit_next(self, own: Request | None = None) -> None:
+        """Commit as many queued requests as fit one transaction, or settle the flight of a stopped thread. `own`: a
+        queued request of this thread, which is not done."""
         left = self._flight
-        requests = self._take() if left is None else list(left.requests)
+        if left is not None:
+            requests = [*left.requests]
+        elif own is not None and len(self._queue) == 1:
+            requests = [own]
+        else:
+            requests = self._take()
         if not requests:
             return
         try:
@@ -573,7 +579,7 @@ class Committer:
         timestamp = partition.moments.after(now)
         if timestamp < base[2]:
             timestamp = base[2]
-        made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part, body)
+        made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part)
         key, record, row, _, trx, status = made
         if self._submitted and not request.board(trx.raw_id, trx.number):
             return False
@@ -583,12 +589,15 @@ class Committer:
             self._flight = None
             flight.clear()
             return False
-        if not self._settle(flight):
-            self._flight = None
-            flight.clear()
-            partition.counters["conflicts"] += 1
-            partition.refresh((segment,))
-            return False
+        try:
+            partition.backend.put(partition.key, key, record, NEXT, durable=partition.durable)
+        except (StreamkitError, Reentered) as error:
+            if not self._settle(flight, met=error):
+                self._flight = None
+                flight.clear()
+                partition.counters["conflicts"] += 1
+                partition.refresh((segment,))
+                return False
         partition.committed_lone(base, made, part, timestamp, count)
         self._last, self._wrote = (1, len(record), 1) if self._wrote else _ALL, True
         if not request.done:
@@ -630,8 +639,9 @@ class Committer:
             flight.clear()
             self.partition.refresh(())
 
-    def _settle(self, flight: Flight, *, left: bool = False) -> bool:
+    def _settle(self, flight: Flight, *, left: bool = False, met: Exception | None = None) -> bool:
         """Write the transaction, exactly once; False if another writer won. `left`: it may have been sent already.
+        `met`: the error that it met when it was first sent.
 
         A lost answer, and a conflict that may be one's own first try, are settled by reading the transaction back:
         own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
@@ -642,6 +652,8 @@ class Committer:
             cause: StreamkitError | None = None
             if attempt or not left:
                 try:
+                    if met is not None and not attempt:
+                        raise met
                     partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
                     return not partition.remote or self._still_counts(flight, once=not lost)
                 except Conflict as error:

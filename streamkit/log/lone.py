@@ -20,7 +20,7 @@ Lone = tuple[bytes, bytes, SegmentRow, Piece, TRX, SegmentStatus | None]
 the space has several partitions. The piece of its frame, and its name."""
 
 _twin: Any = speed.twin
-_CLASSES = SegmentRow, Piece, Body, TRX, Position, SegmentStatus
+_CLASSES = SegmentRow, Piece, Part, Body, TRX, Position, SegmentStatus
 
 
 class LoneEncoder:
@@ -41,16 +41,15 @@ class LoneEncoder:
             place = space, partition, settings.incarnation, settings.partitions == 1
             self._compiled = speed.twin.LoneEncoder(_CLASSES, *place, seed, transactions, copied)
 
-    def encode(self, now: int, drawn: int, node: bytes, timestamp: int, base: LoneBase, part: Part, body: Body) -> Lone:
-        """The transaction after `base` that writes `body` to the segment of `part`. `now`, `drawn`: see `id_of`."""
-        row, number, _, position, size, _ = base
-        segment = part.segment
+    def encode(self, now: int, drawn: int, node: bytes, timestamp: int, base: LoneBase, part: Part) -> Lone:
+        """The transaction after `base` that writes `part`, which has a body. `now`, `drawn`: see `id_of`."""
         if _twin is not None:
-            made: Lone | None = self._compiled.encode(
-                now, drawn, node, timestamp, number, position, size, row, segment, body, part.size
-            )
+            made: Lone | None = self._compiled.encode(now, drawn, node, timestamp, base, part)
             if made is not None:
                 return made
+        row, number, _, position, size, _ = base
+        segment, body = part.segment, part.body
+        assert body is not None
         number, first, before = number + 1, row.last_sequence + 1, row.size
         id = id_of(now, self._seed & TAG, drawn)
         header, record = encode_transaction(

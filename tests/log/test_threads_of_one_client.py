@@ -311,17 +311,17 @@ def test_what_was_refused_to_a_signal_handler_is_not_written_by_a_neighbour(
             store.produce("s", segment, [Record(b"0")])
         committer = store._shared.spaces["s"].committers[0]
         neighbour = threading.Thread(target=lambda: store.produce("s", "w", [Record(b"w")]))
-        take, told = committer._take, []
+        commit_next, told = committer._commit_next, []
 
         def handler(*_: object) -> None:
-            def take_both() -> Any:
-                monkeypatch.setattr(committer, "_take", take)
+            def commit_both(own: Any) -> None:
+                monkeypatch.setattr(committer, "_commit_next", commit_next)
                 neighbour.start()
                 while len(committer._queue) < 2:
                     time.sleep(0.001)
-                return take()
+                commit_next(own)
 
-            monkeypatch.setattr(committer, "_take", take_both)
+            monkeypatch.setattr(committer, "_commit_next", commit_both)
             try:
                 store.produce("s", "h", [Record(b"from the handler")])
             except Reentered as error:

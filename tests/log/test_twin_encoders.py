@@ -86,7 +86,7 @@ def lone_of(random: Random) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         random.randbytes(random.choice([0, 12])),
         random.choice([0, 4096]),
     )
-    return encoder, (*id, node, number(random), base, part, given)
+    return encoder, (*id, node, number(random), base, part)
 
 
 def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_both_encoders() -> None:
@@ -113,7 +113,7 @@ def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_b
             assert astuple(status) == astuple(made[5])
             assert (status.last_sequence, status.trx) == (row.last_sequence, trx)
         (frame,) = decode_transaction("s", 0, 1, record, encoder[3])
-        assert (frame[0].segment, len(frame[2])) == (arguments[5].segment, arguments[6].count)
+        assert (frame[0].segment, len(frame[2])) == (arguments[5].segment, arguments[5].body.count)
 
 
 def test_the_values_of_a_transaction_of_one_frame_are_made_without_calls_of_their_classes() -> None:
@@ -277,7 +277,7 @@ def test_a_number_that_the_twin_cannot_hold_is_left_to_python() -> None:
         encoder = LoneEncoder("s", 0, Settings(1), 1, b"p", 4096)
         for at, size in ((1, -5), (1 << 64, 0)):
             base = SegmentRow(0, 0, 0, 0, size=size), at, 1, 0, 0, Look(None, 0.0, 0)
-            arguments = 1, 0, b"n" * 16, 1, base, Part("s", given, 1, None), given
+            arguments = 1, 0, b"n" * 16, 1, base, Part("s", given, 1, None)
             if size:
                 made.append(encoder.encode(*arguments))
             else:
