@@ -6,6 +6,7 @@ the table lose their files too, and so do files that no version names.
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["erase_archived", "is_left_behind", "stored_files"]
 
 _TRIES = 20
+_DATA = re.compile(r"\.parquet(#\d+)?$")
+"""The end of a data file's name. With a number: delta-rs, as another engine, writes a local file under this name, and
+renames it. A process that is killed leaves it."""
 _FOOTER = b"PAR1"
 """The last bytes of a complete Parquet file."""
 _LEFT = 60.0
@@ -199,7 +203,7 @@ def stored_files(table: Table) -> list[Any]:
     return [
         info
         for info in found
-        if info.type == fs.FileType.File and info.path.endswith(".parquet") and DIRECTORY not in info.path.split("/")
+        if info.type == fs.FileType.File and _DATA.search(info.path) and DIRECTORY not in info.path.split("/")
     ]
 
 

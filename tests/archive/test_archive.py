@@ -752,3 +752,25 @@ def test_a_space_that_does_not_exist_is_named_in_the_log(tmp_path: Path, caplog:
         caplog.clear()
         assert store.archive("orders").entries == 1
         assert not caplog.records
+
+
+@pytest.mark.parametrize("metadata", [None, {"of": "s"}], ids=["by name", "by metadata"])
+def test_an_erasure_removes_what_a_killed_engine_had_not_renamed(
+    tmp_path: Path, metadata: dict[str, str] | None
+) -> None:
+    """delta-rs writes to a name with a number at its end, and renames the file when it is complete."""
+    with streamkit.connect(tmp_path.as_uri(), archive=f"file://{tmp_path / 'cold'}") as client:
+        store = client.store(uuid4())
+        store.produce(SPACE, "s", [Record(b"secret", {"of": "s"})])
+        store.produce(SPACE, "t", [Record(b"kept")])
+        store.archive(SPACE)
+        (file,) = (tmp_path / "cold").rglob("*[0-9a-f].parquet")
+        whole, half = file.with_name("part-00000-c000.zstd.parquet#1"), file.with_name("part-00001-c000.parquet#12")
+        whole.write_bytes(file.read_bytes())
+        half.write_bytes(file.read_bytes()[:-40])
+        os.utime(half, (0, 0))
+        store.erase(SPACE, None if metadata else "s", metadata=metadata)
+        assert not whole.exists()
+        assert not half.exists()
+        assert [entry.payload for entry in store.consume_space(SPACE)] == [b"kept"]
+        assert store.verify(SPACE).ok
