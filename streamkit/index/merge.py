@@ -63,9 +63,9 @@ def level_of(size: int) -> int:
     return level
 
 
-def plan_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | None:
-    """The smallest merge that is due beside those under way, or None. `fanout` neighbours of one size are due, and any
-    neighbours where there are more than `most` runs."""
+def plan_merge(manifest: Manifest, fanout: int = 0, most: int = 0, share: float = 2) -> Merge | None:
+    """The smallest merge that is due beside those under way, or None. `fanout` neighbours of one size are due, with
+    `share` times the bytes of the largest one; and any neighbours where there are more than `most` runs."""
     fanout, most = fanout or FANOUT, most or _MOST_RUNS
     stretches: list[list[Run]] = [[]]
     for run in manifest.runs:
@@ -78,8 +78,7 @@ def plan_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | No
         for stretch in stretches:
             for part in _parts(stretch, level):
                 sizes = [run.size for run in part]
-                # A large run is not rewritten for the sake of a few small ones.
-                if len(part) >= fanout and sum(sizes) >= 2 * max(sizes):
+                if len(part) >= fanout and sum(sizes) >= share * max(sizes):
                     return _merge_of(part)
     if len(manifest.runs) <= most:
         return None
@@ -106,10 +105,10 @@ def _merge_of(newest_first: Sequence[Run]) -> Merge:
     return Merge(newest_first[-1].first, newest_first[0].last)
 
 
-def next_merge(manifest: Manifest, fanout: int = 0, most: int = 0) -> Merge | None:
+def next_merge(manifest: Manifest, fanout: int = 0, most: int = 0, share: float = 2) -> Merge | None:
     """The merge to go on with or to begin: the one with the least to do. None if none is due. See `plan_merge`."""
     due = [*manifest.merges]
-    planned = plan_merge(manifest, fanout, most)
+    planned = plan_merge(manifest, fanout, most, share)
     if planned is not None:
         due.append(planned)
     return min(due, key=lambda merge: _left(manifest, merge), default=None)

@@ -70,9 +70,9 @@ _WHOLE = 1.25
 """Runs are rewritten as one if together they have this many times the bytes of the largest one."""
 _CACHED = 1 << 20
 """Runs with fewer bytes together are not rewritten: the cache keeps every block of them that is read often."""
-_RUNS_A_STEP = 4
+_RUNS_A_STEP = 2
 _MORE_STEPS = 3
-"""An upkeep takes one more step of a merge for each 4 runs, and at most 3 more. It writes up to 8 MiB in each."""
+"""An upkeep takes one more step of a merge for each 2 runs, and at most 3 more. It writes up to 8 MiB in each."""
 _LARGE = 16 << 10
 """A record of at least so many bytes may stay out of a pack where a row itself costs nothing. The log then keeps it."""
 _MOSTLY = 4
@@ -242,8 +242,12 @@ def _merge_whole(partition: Partition) -> None:
 
 def _is_due(partition: Partition, head: Head) -> bool:
     """True if packs or runs are due to be merged."""
+    return bool(packs_to_merge(head.packs, partition.policy.merge) or _due_merge(partition, head))
+
+
+def _due_merge(partition: Partition, head: Head) -> Merge | None:
     policy = partition.policy
-    return bool(packs_to_merge(head.packs, policy.merge) or next_merge(head.manifest, policy.fanout, policy.runs))
+    return next_merge(head.manifest, policy.fanout, policy.runs, policy.share)
 
 
 def purge(partition: Partition) -> None:
@@ -286,7 +290,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | 
     group = packs_to_merge(head.packs, policy.merge)
     if group:
         return _packs_merged(partition, head, group, made)
-    merge = next_merge(head.manifest, policy.fanout, policy.runs)
+    merge = _due_merge(partition, head)
     if merge is not None:
         id = urandom(16)
         index = partition.open_index(head)

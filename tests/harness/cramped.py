@@ -23,7 +23,15 @@ def cramped(*, upkeep_after: int = 2, inline: int = 700) -> Iterator[None]:
     head, merge runs and packs two by two and a few hundred bytes at a time, a step an upkeep, and pack no record beyond
     LARGE bytes."""
     tight = policy.Policy(
-        upkeep=upkeep_after, frame=100, inline=inline, merge=4096, fanout=2, runs=4, clear=CLEAR, poll=(0.25, 5.0)
+        upkeep=upkeep_after,
+        frame=100,
+        inline=inline,
+        merge=4096,
+        fanout=2,
+        share=2,
+        runs=4,
+        clear=CLEAR,
+        poll=(0.25, 5.0),
     )
     with ExitStack() as stack:
         for module, name, value in (
