@@ -10,13 +10,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import speed
 from ..backend import Backend, OpensRows, Range
 from ..errors import CorruptData
 from ..log.damaged_file import in_index
-from ..log.keys import SEGMENTS, data_range, run_key, segment_key
+from ..log.keys import DATA, SEGMENTS, data_range, run_key, segment_key
 from ..log.manifest import Manifest, Run, RunFile
 from ..log.ranges import read_ranges
 from .block_cache import BlockCache
@@ -36,6 +36,7 @@ _NEAR = 4
 """Blocks of a run that are read one by one, without looking ahead."""
 _FEW = 8
 """Statuses that are looked for in two places at once."""
+_DATA, _DATA_END = DATA.children()
 _STATUSES, _STATUSES_END = SEGMENTS.children()
 _JOINED = 1 << 20
 """The most bytes of neighbouring blocks that are one range."""
@@ -43,10 +44,23 @@ _MANY = 32
 """The number of keys that are looked for together on a disk, one run after the other."""
 _ID = 16
 """Bytes of a file's id."""
+_SEQUENCE = 8
+"""Bytes of a sequence, at the end of a data row's key."""
+_END = b"\xff" * 301
+"""A key after every other key."""
 _SPAN = 256 << 10
 """About the bytes of blocks that are held at once for many keys."""
 _last_key = attrgetter("last_key")
 _twin: Any = speed.twin
+
+
+class _Part(NamedTuple):
+    """The files of a run, or those that a merge has finished. They have the data rows of each segment of which the
+    first key is not before `low`, and before `high`."""
+
+    files: Sequence[RunFile]
+    low: bytes = b""
+    high: bytes = _END
 
 
 class Starved(Exception):
@@ -74,6 +88,7 @@ class Runs:
         self._inline: Block | None = None
         self._opened: Any = None
         """The compiled directory of the runs; False if there is none."""
+        self._known_parts: list[_Part] = []
 
     def __repr__(self) -> str:
         return f"<Runs {len(self.manifest.runs)} runs, {len(self.manifest.inline)} bytes inline>"
@@ -85,6 +100,13 @@ class Runs:
             self._inline = decode_inline(self.manifest.inline, self._seed)
         return self._inline
 
+    @property
+    def _parts(self) -> list[_Part]:
+        """The files in which a segment's data rows are looked for, the newest first."""
+        if not self._known_parts:
+            self._known_parts = _parts_of(self.manifest)
+        return self._known_parts
+
     def needed(self, segments: Sequence[str], load: bool = False) -> dict[bytes, Range]:
         """The ranges to read before the statuses of `segments` are looked up, by file id.
 
@@ -94,7 +116,7 @@ class Runs:
         for segment in segments:
             key = segment_key(segment)
             if not self._look_up(key, False)[0]:
-                files += [_file_of(run, key) for run in self.manifest.runs]
+                files += [_file_of(run.files, key) for run in self.manifest.runs]
             if load:
                 start, end = data_range(segment, 1)
                 files += [_first_in(run, start, end) for run in self.manifest.runs]
@@ -222,7 +244,7 @@ class Runs:
 
     def _get_pending(self, pending: Sequence[tuple[int, bytes]], values: list[bytes | None]) -> None:
         candidates = [
-            (at, key, [file for run in self.manifest.runs if (file := _file_of(run, key)) is not None])
+            (at, key, [file for run in self.manifest.runs if (file := _file_of(run.files, key)) is not None])
             for at, key in pending
         ]
         tails = self._tails(file for _, _, files in candidates for file in files)
@@ -305,14 +327,15 @@ class Runs:
 
     @in_index
     def _blocks_near(self, start: bytes, end: bytes, hash: int, mask: int) -> list[tuple[int, list[Block]]] | None:
-        """(number of a run, its blocks in order) for each run that may have rows of a subject with start <= key < end,
-        the newest first. None if a run has them in many blocks."""
+        """(number of a part, its blocks in order) for each of `_parts` that may have rows of a subject with
+        start <= key < end, the newest first. None if one has them in many blocks."""
         found: list[tuple[int, list[Block]]] = []
         absent: list[tuple[Place, list[Block]]] = []
         cache, partition = self._cache, self.partition
         cached_tail, cached_block = cache.tail, cache.block
-        for number, run in enumerate(self.manifest.runs):
-            files = run.files
+        for number, (files, low, high) in enumerate(self._parts):
+            if not low <= start < high:
+                continue
             at = 0
             file = files[0]
             if len(files) > 1:
@@ -396,10 +419,10 @@ class Runs:
         if inline is not None and (_between(inline, start, end) or inline.get(key) is not None):
             blocks.append(inline)
             return blocks, 1
-        newest = near[0][0] if near else len(self.manifest.runs)
-        for run in self.manifest.runs[:newest]:
+        newest = near[0][0] if near else len(self._parts)
+        for files, _, _ in self._parts[:newest]:
             # Its data rows are in another file than its status, and the filter of that file has nothing of the segment.
-            file = _file_of(run, key) if len(run.files) > 1 else None
+            file = _file_of(files, key) if len(files) > 1 else None
             if file is not None and self._tail(file).may_hold(hash, mask):
                 return blocks, 0
         return blocks, len(near[0][1]) if near else 0
@@ -420,9 +443,8 @@ class Runs:
                 return value
         hash = hash_of(segment.encode())
         mask = mask_of(hash)
-        for run in self.manifest.runs:
-            files = run.files
-            at = _first_at(files, start, end)
+        for files, low, high in self._parts:
+            at = _first_at(files, start, end) if low <= start < high else -1
             if at >= 0:
                 while at + 1 < len(files) and files[at + 1].first_key < end:
                     at += 1
@@ -430,7 +452,11 @@ class Runs:
                 tail = self._tail(file)
                 if tail.may_hold(hash, mask):
                     return _only_between(self._block(file, tail, tail.last_block(end)), start, end)
-            if len(files) > 1 and (other := _file_of(run, key)) is not None and self._tail(other).may_hold(hash, mask):
+            if (
+                len(files) > 1
+                and (other := _file_of(files, key)) is not None
+                and self._tail(other).may_hold(hash, mask)
+            ):
                 return None
         return None
 
@@ -462,8 +488,12 @@ class Runs:
         if inline is not None and type(inline) is not _twin.Block:
             return False
         runs = [
-            [(file.first_key, file.last_key, file.id, run_key(file.id), file.start) for file in run.files]
-            for run in self.manifest.runs
+            [
+                (max(file.first_key, low), min(file.last_key, high), file.id, run_key(file.id), file.start)
+                for file in files
+                if file.first_key < high and file.last_key >= low
+            ]
+            for files, low, high in self._parts
         ]
         if any(len(id) != _ID for files in runs for _, _, id, _, _ in files):
             return False
@@ -678,6 +708,26 @@ class Runs:
             cursor.give(wanted, bodies)
 
 
+def _parts_of(manifest: Manifest) -> list[_Part]:
+    """The runs, and the files that merges under way have finished, in the place of their inputs' first rows.
+
+    So a segment is read where its rows are joined, while the merge goes on. The segment in which the merge resumes
+    is read from the inputs.
+    """
+    parts: list[_Part] = []
+    for run in manifest.runs:
+        low = b""
+        for merge in manifest.merges:
+            if merge.files and merge.first <= run.first and run.last <= merge.last:
+                low = merge.resume
+                if _DATA <= low < _DATA_END:
+                    low = low[: -_SEQUENCE - 1]
+                if run.last == merge.last:
+                    parts.append(_Part(merge.files, high=low))
+        parts.append(_Part(run.files, low))
+    return parts
+
+
 def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
     """A range, cut from the bytes of its row that were read ahead."""
     base, data = held
@@ -713,9 +763,8 @@ def _only_between(block: Block, start: bytes, end: bytes) -> bytes | None:
     return block.values(low, low + 1)[0] if block.seek(end, low) == low + 1 else None
 
 
-def _file_of(run: Run, key: bytes) -> RunFile | None:
-    """The file that holds `key` if any does."""
-    files = run.files
+def _file_of(files: Sequence[RunFile], key: bytes) -> RunFile | None:
+    """The file of a run that holds `key` if any does."""
     at = 0 if len(files) == 1 else bisect_left(files, key, key=_last_key)
     if at < len(files) and files[at].first_key <= key <= files[at].last_key:
         return files[at]

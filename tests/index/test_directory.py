@@ -15,6 +15,7 @@ from fix_covered import EXHAUSTIVE
 import streamkit
 from harness.codecs import CODECS, choose, using
 from streamkit import CorruptData, Record, Store, StreamkitError
+from streamkit.index import merge, upkeep
 from streamkit.index.runs import Runs
 from streamkit.index.upkeep import bring_forward
 from streamkit.log import policy
@@ -43,19 +44,24 @@ def opened(path: Path) -> Store:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with runs of one file and of several, which have some segments in all runs, some in one."""
+    """A store with runs of one file and of several, which have some segments in all runs, some in one. A merge of most
+    of them is under way."""
     path, dice = tmp_path_factory.mktemp("directory") / "store", Random(26)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy, "LOCAL", policy.LOCAL._replace(merge=256 << 10))
+        patch.setattr(policy, "LOCAL", policy.LOCAL._replace(merge=80 << 10, fanout=8))
+        patch.setattr(merge, "_SLICE", 16)
+        patch.setattr(upkeep, "_MORE_STEPS", 1)
         store = opened(path)
         for turn in range(9):
             for segment in SEGMENTS:
                 if segment == "order-7" and turn:
                     continue
-                size, count = (1500, 4) if segment == "large" else (dice.randrange(300), dice.choice((1, 1, 1, 3)))
+                size, count = (1500, 4) if segment == "large" else (dice.randrange(1100), dice.choice((1, 1, 1, 3)))
                 store.produce(SPACE, segment, [Record(dice.randbytes(size)) for _ in range(count)])
             if turn < 8:
                 bring_forward(partition_of(store))
+        (under_way,) = partition_of(store).head.manifest.merges
+        assert len(under_way.files) == 2
         store._handle.shared.close()
     return path
 
@@ -196,7 +202,7 @@ def test_reads_of_the_directory_count_as_requests(path: Path) -> None:
     with using("compiled"):
         store = opened(path)
         backend = store._handle.shared.backend
-        assert len(list(store.consume_segment(SPACE, "order-1"))) > 8
+        assert len(list(store.consume_segment(SPACE, "order-48"))) > 8
         before = dict(backend.requests)
         entries = list(store.consume_segment(SPACE, "é🎉", max_sequence=8))
         after = backend.requests

@@ -308,6 +308,31 @@ def test_steps_go_on_where_another_process_stopped_and_reads_are_right_meanwhile
     assert seen > 3
 
 
+def test_a_segment_is_read_from_the_files_that_a_merge_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_SLICE", 10)
+    backend = MemoryDriver().open(uuid4())
+    manifest, truth = eight_runs(backend)
+    begin, end = DATA.children()
+    names = sorted({key[len(begin) : -9].decode() for key in truth if begin <= key < end})
+    blocks: list[int] = []
+    while next_merge(manifest) is not None:
+        manifest = step(backend, manifest, 4000)
+        index = runs_of(backend, manifest)
+        blocks.append(0)
+        for name in names:
+            start, end = data_range(name, 1)
+            wanted = pieces_of({key: value for key, value in truth.items() if start <= key < end})
+            assert pieces_of(list(index.scan(start, end, name.encode()))) == wanted
+            last = index.last(name, start, end)
+            if last is not None:
+                assert decode_index_row(DataRow, b"", last).pieces[-1] == wanted[max(wanted)]
+            some = index.blocks_of(name, start, end)
+            assert some is not None
+            blocks[-1] += len(some[0])
+    assert blocks == sorted(blocks, reverse=True)
+    assert blocks[0] > 4 * blocks[-1]
+
+
 def test_two_processes_that_take_the_same_step_make_the_same_rows(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
