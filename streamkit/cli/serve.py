@@ -69,6 +69,8 @@ def serve(
 
     if tls_key is not None and tls_certificate is None:
         raise typer.BadParameter("give --tls-certificate too", param_hint="--tls-key")
+    if tls_certificate is not None:
+        _check_tls(tls_certificate, tls_key)
     own = _own_store(store)
     open_client(url).close()  # a wrong URL is reported before the server starts
     options = Options(
@@ -104,6 +106,23 @@ def _own_store(store: str | None) -> UUID | None:
         return None if not named else UUID(named)
     except ValueError:
         raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+
+
+def _check_tls(certificate: Path, key: Path | None) -> None:
+    """Raise BadParameter if no server can use these files. The key may be in the file of the certificate."""
+    import ssl
+
+    for option, path in (("--tls-certificate", certificate), ("--tls-key", key)):
+        if path is not None and not path.is_file():
+            raise typer.BadParameter(f"there is no file {str(path)!r}", param_hint=option)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        where = f"{str(certificate)!r} and {str(key)!r} are" if key is not None else f"{str(certificate)!r} is"
+        more = "" if key is not None else "; give --tls-key FILE, if the key is in another file"
+        reason = f" ({error.reason})" if error.reason else ""
+        text = f"{where} not a certificate and its private key, both in PEM{reason}{more}"
+        raise typer.BadParameter(text, param_hint="--tls-certificate") from None
 
 
 def _text(path: Path | None) -> str | None:

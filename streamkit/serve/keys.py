@@ -301,10 +301,13 @@ def ticket_for(key: Key, path: bytes) -> tuple[str, int]:
     return f"tk_{key.id}_{expires}_{_mac(key, expires, path)}", expires
 
 
-def refused() -> Problem:
-    """The problem of a request without a valid key. It does not say why the key is invalid."""
+def refused(ticket: bool = False) -> Problem:
+    """The problem of a request without a valid key or, with `ticket`, with an invalid one. It does not say why the key
+    is invalid."""
     return Problem(
         "unauthenticated",
-        "the request has no valid key; send it as `Authorization: Bearer sk_…`",
+        "the ticket is not for this path, or its 60 seconds are over; POST the path to /v1/tickets again"
+        if ticket
+        else "the request has no valid key; send it as `Authorization: Bearer sk_…`",
         headers=((b"www-authenticate", b'Bearer realm="streamkit"'),),
     )

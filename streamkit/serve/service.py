@@ -157,7 +157,7 @@ class Service:
                 access = await self.tokens.access(text)
             if access is not None:
                 return access
-        raise refused()
+        raise refused(ticket is not None)
 
     @property
     def is_open(self) -> bool:

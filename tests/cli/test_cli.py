@@ -624,6 +624,13 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli: CommandLine, args: Sequenc
         (["consume", "a", "b", "--segment", "c"], "name one of a, b"),
         (["consume", "a", "--segment", "c", "--offset", "00"], "a segment begins at --min-sequence"),
         (["serve", "--tls-key", "key.pem"], "give --tls-certificate too"),
+        (["serve", "--tls-certificate", "no-such-file"], "--tls-certificate: there is no file 'no-such-file'"),
+        (
+            ["serve", "--tls-certificate", __file__, "--tls-key", "no-such-key"],
+            "--tls-key: there is no file 'no-such-key'",
+        ),
+        (["serve", "--tls-certificate", __file__], "; give --tls-key FILE"),
+        (["serve", "--tls-certificate", __file__, "--tls-key", __file__], "not a certificate and its private key"),
         (["keys", "list", "no-such-file"], "`streamkit keys create` makes it"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),

@@ -504,7 +504,8 @@ def test_a_ticket_opens_one_path_for_a_browser(guarded: Guarded, monkeypatch: py
     assert guarded.served.ask("GET", f"{path}?ticket={ticket[:-1]}x").status == 401
     now = time.time()
     monkeypatch.setattr("streamkit.serve.keys.time.time", lambda: now + 61)
-    assert guarded.served.ask("GET", f"{path}?ticket={ticket}").status == 401
+    late = guarded.served.ask("GET", f"{path}?ticket={ticket}")
+    assert (late.status, "POST the path to /v1/tickets again" in late.json["detail"]) == (401, True)
 
 
 def token(secret: bytes = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
