@@ -212,7 +212,7 @@ impl Records {
         let id = PyBytes::new(py, head.id).into_any();
         let trx = self.trx.make(py, [id.clone(), node.clone(), number.clone()])?;
         let skipped = usize::try_from(start.saturating_sub(head.first)).unwrap_or(usize::MAX);
-        let entries = PyList::empty(py);
+        let mut entries = Vec::with_capacity(body.payloads.len().saturating_sub(skipped));
         let mut told = body.metadata;
         for (at, payload) in body.payloads.iter().enumerate() {
             let metadata = match &mut told {
@@ -227,7 +227,7 @@ impl Records {
                 let (segment, timestamp, payload) = (segment.clone(), timestamp.clone(), PyBytes::new(py, payload));
                 let (space, trx, origin) = (place.space.clone(), trx.clone(), origin.clone());
                 let values = [space, segment, sequence, timestamp, trx, payload.into_any(), metadata, origin];
-                entries.append(self.entry.make(py, values)?)?;
+                entries.push(self.entry.make(py, values)?);
             }
         }
         if told.is_some_and(|input| !input.is_empty()) {
@@ -235,7 +235,7 @@ impl Records {
         }
         let (position, index, count) = (int(py, head.position), int(py, head.index), int(py, head.count));
         let head = self.head.make(py, [number, timestamp, id, node, position, index, segment, first, count])?;
-        let found = PyTuple::new(py, [head, origin, entries.into_any()])?;
+        let found = PyTuple::new(py, [head, origin, PyList::new(py, entries)?.into_any()])?;
         Ok(Some(PyTuple::new(py, [int(py, frame.after as u64), found.into_any()])?.into_any()))
     }
 
