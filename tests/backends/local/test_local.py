@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import subprocess
 import sys
 import threading
 from itertools import pairwise
@@ -470,6 +472,31 @@ def test_the_disk_begins_with_buffered_rows_long_before_they_are_synced(
     del asked[:]
     write(backend, P, [Append(b"%03d" % number, value) for number in range(20, 26)])
     assert not asked, "a durable row is written by its sync"
+
+
+READ = """
+import os, resource, sys, streamkit
+from streamkit import Record
+with streamkit.connect(sys.argv[1]) as client:
+    store = client.store("7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55")
+    store.create_space("s", durability="buffered")
+    for _ in range(100):
+        store.produce("s", "a", [Record(os.urandom(128)) for _ in range(1000)])
+    faults = []
+    for _ in range(5):
+        faults.append(-resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        read = sum(len(entry.payload) for entry in store.consume_segment("s", "a"))
+        faults[-1] += resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    print(read // resource.getpagesize(), min(faults))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_a_read_does_not_get_its_memory_anew_from_the_system(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", READ, tmp_path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    pages, faults = map(int, done.stdout.split())
+    assert faults < pages / 3
 
 
 def test_partitions_whose_names_differ_in_case_or_are_not_text_are_apart(local: LocalStore) -> None:
