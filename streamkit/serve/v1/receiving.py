@@ -11,7 +11,6 @@ import msgspec
 from ...aio.groups import AsyncGroup
 from ...errors import StreamkitError
 from ...groups import Delivery, Settled, Settlement
-from ...groups.settling import Action
 from .. import sse
 from ..encoding import EntryOut, entry_out, name_of_transaction
 from ..problems import Problem, problem_of
@@ -29,15 +28,8 @@ _MOST = 1_000
 """Deliveries of one answer."""
 
 
-class SettlementIn(msgspec.Struct, forbid_unknown_fields=True):
+class SettlementIn(Settlement, frozen=True, forbid_unknown_fields=True):
     """The settlement of one delivery. `delay` and `error` are for nack, `seconds` for extend, `reason` for reject."""
-
-    receipt: str
-    action: Action = "ack"
-    delay: float | None = None
-    error: str | None = None
-    seconds: float | None = None
-    reason: str = "rejected"
 
 
 class SettleIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,18 +80,18 @@ def _out(delivery: Delivery, line: bool = False) -> DeliveryOut:
     return DeliveryOut(delivery.receipt, delivery.attempt, delivery.deadline, delivery.consumer, out)
 
 
-def _settlements(request: Request, given: list[SettlementIn]) -> list[Settlement]:
+def _check_count(request: Request, given: list[SettlementIn]) -> None:
     most = request.service.limits.records
     if most and len(given) > most:
         raise Problem("invalid-argument", f"{len(given)} settlements in one request; the server takes {most}")
-    return [Settlement(**msgspec.structs.asdict(each)) for each in given]
 
 
 async def settle(request: Request) -> Answer:
     """Acknowledge, give up, extend, reject or release deliveries by their receipts."""
     request.query(())
-    settlements = _settlements(request, (await body_of(request, SettleIn)).settle)
-    return json_answer(SettledOut(await _using(request, lambda group: group.settle(settlements))))
+    given = await body_of(request, SettleIn)
+    _check_count(request, given.settle)
+    return json_answer(SettledOut(await _using(request, lambda group: group.settle(given.settle))))
 
 
 async def _using(request: Request, work: Callable[[AsyncGroup], Awaitable[T]]) -> T:
@@ -115,10 +107,10 @@ async def receive(request: Request) -> Answer:
         raise Problem("invalid-argument", "wait is a number of seconds from 0 to 30")
     if not 1 <= given.limit <= _MOST:
         raise Problem("invalid-argument", f"limit is a number from 1 to {_MOST}")
-    settlements = _settlements(request, given.settle)
+    _check_count(request, given.settle)
 
     async def work(group: AsyncGroup) -> tuple[list[Settled], list[Delivery]]:
-        settled = await group.settle(settlements) if settlements else []
+        settled = await group.settle(given.settle) if given.settle else []
         receiving = group.receive(given.limit, given.wait, consumer=given.consumer, auto_ack=given.auto_ack)
         return settled, await (_until_gone(request, group, receiving, given.auto_ack) if given.wait else receiving)
 
