@@ -47,6 +47,8 @@ _ROOM: Final = 1 << 20
 _ZEROS: Final = bytes(64 << 10)
 _AHEAD: Final = 1 << 20
 """Buffered bytes that the system is asked to write to the disk at once, long before the file is full and synced."""
+_MOST_AT_ONCE: Final = WHOLE + 1024
+"""Bytes of the largest row that is appended in one step."""
 _TOGETHER: Final = 4 << 20
 """Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1
@@ -334,6 +336,8 @@ class PartitionLog:
         at = position - state.base
         if _twin is None or file is None or at >= ROLL or (last is not None and key <= last) or key in state.rows:
             return False
+        if at % _AHEAD > _AHEAD - _MOST_AT_ONCE:
+            return False  # it may be the row after which the system begins to write
         self.wrote = True
         self._locked.append(file)
         word: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from random import Random
 
@@ -12,7 +13,7 @@ from fix_local import Append, LocalStore, P, Put, write
 
 from harness.codecs import CODECS, choose, using
 from streamkit.backend import NEXT, Conflict
-from streamkit_local.log import PartitionLog
+from streamkit_local.log import _AHEAD, PartitionLog
 from streamkit_local.record import NEXT_ROW, WHOLE, encode
 
 pytestmark = pytest.mark.skipif(len(CODECS) < 2, reason="the compiled twin is not installed: make speed")
@@ -112,6 +113,19 @@ def test_what_a_dead_writer_left_is_dropped_first(local: LocalStore, locks: list
     assert len(locks) == steps + 1
     assert log.words[3] == 0
     assert [*local.rows_anew()] == [b"1", b"2", b"4"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is not asked")
+def test_the_disk_begins_with_small_rows_too(
+    local: LocalStore, locks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, start, size, advice: asked.append((start, start + size)))
+    backend, value = local.open(), os.urandom(WHOLE)
+    for number in range(200):
+        backend.put(P, b"%03d" % number, value, NEXT, durable=False)
+    assert asked == [(0, _AHEAD), (_AHEAD, 2 * _AHEAD), (2 * _AHEAD, 3 * _AHEAD)]
+    assert len(locks) < 10
 
 
 def test_an_interrupt_while_a_row_is_written_leaves_the_lock_free(
