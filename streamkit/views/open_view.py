@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -208,6 +209,9 @@ class OpenView:
         try:
             self._files.prepare()
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                remedy = "raise `ulimit -n`, or close stores and views that are not needed"
+                raise Unavailable(f"too many open files for the view {self.name!r}: {remedy}") from error
             raise PermanentError(f"the view {self.name!r} cannot be kept at {path}: {error.strerror}") from error
 
     def _forward(self, stop: Callable[[], bool], progress: Callable[[int], None], anew: bool) -> _Round:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sqlite3
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_local import in_child
 
 import streamkit
 from streamkit import Entry, Record, Unavailable, View
@@ -131,3 +134,22 @@ def test_a_view_that_cannot_be_published_for_want_of_room_is_as_it_was(
         assert not list(Path(f"{tmp_path}/v.builds").glob("*.published"))
         with store.view("large", Large(), ["log"], tmp_path / "other") as other:
             assert other.catch_up().entries == 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_too_many_open_files_are_named_and_it_goes_on_when_there_are_fewer(tmp_path: Path) -> None:
+    def work() -> None:
+        store = streamkit.connect(f"file://{tmp_path}").store(uuid4())
+        store.produce("orders", "a", [Record(b"1")])
+        view = store.view("kept", Large(), ["orders"])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = max(int(name) for name in os.listdir("/proc/self/fd"))
+        held = [os.open(os.devnull, os.O_RDONLY) for _ in range(most)]  # no number below the limit is free
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, hard))
+        with pytest.raises(Unavailable, match="too many open files for the view 'kept': raise `ulimit -n`"):
+            view.catch_up()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        view.catch_up()
+        assert kept(view) == [b"1"]
+
+    assert in_child(work) == 0
