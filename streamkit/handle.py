@@ -23,9 +23,11 @@ class Handle:
 
     def look_up(self, space: str, segments: tuple[str, ...] = ()) -> tuple[Space | None, int | None]:
         """See OpenStore.look_up."""
-        if self.closed or self.shared.closed:
+        shared = self.shared
+        if self.closed or shared.closed:
             self.check_open()
-        return self.shared.look_up(space, segments)
+        found = shared.spaces.get(space)
+        return shared.look_up(space, segments) if found is None else (found, None)
 
     def space(self, space: str) -> Space | None:
         """The space, opened if it is not yet; None if it does not exist."""
