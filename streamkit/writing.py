@@ -17,7 +17,7 @@ from .log.record_format import SMALL, Body, compress_body, encode_body
 from .log.request import Part, Request
 from .log.rows import NOTHING
 from .log.statuses import present, written
-from .log.validate import prepare
+from .log.validate import listed, prepare
 from .model import Record, SegmentStatus, no_status
 
 __all__ = ["Writer", "check_key", "check_lease", "fence"]
@@ -56,6 +56,8 @@ class Writer:
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
         if _twin is not None and (expected is None or (type(expected) is int and expected >= 0)):
+            if type(records) is not list:
+                records = listed(records)
             made: tuple[bytes, int, int, int] | None = _parts.encode(records, self._most_bytes, digest)
             if made is not None:
                 data, flags, count, size = made

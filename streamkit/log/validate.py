@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import InvalidRecord, RecordTooLarge, SequenceMismatch
 from ..model import Record
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "listed", "prepare"]
 
 _METADATA_BYTES = 64 << 10
 
@@ -29,9 +29,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
             raise TypeError(f"expected_sequence is an int or None, not {type(expected_sequence).__name__}")
         if expected_sequence < 0:
             raise ValueError(f"expected_sequence is a segment's last sequence, from 0, not {expected_sequence}")
-    if type(records) is not list and isinstance(records, (Record, bytes, str, Mapping)):
-        raise TypeError(f"records is an iterable of Record, not one {type(records).__name__}: put it into a list")
-    batch = list(records)
+    batch = listed(records)
     if len(batch) == 1 and type(record := batch[0]) is Record and record.metadata is None and record.sequence is None:
         payload = record.payload
         if type(payload) is bytes and len(payload) <= most_bytes:  # the parts of small commits, checked together
@@ -59,6 +57,13 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
         if any(record.sequence is not None for record in batch):
             expected_sequence = _sequences(batch, expected_sequence)
     return payloads, metadata, expected_sequence, size
+
+
+def listed(records: Iterable[Record]) -> list[Record]:
+    """Read `records` to their end. TypeError if they are one record, or one of its values."""
+    if type(records) is not list and isinstance(records, (Record, bytes, str, Mapping)):
+        raise TypeError(f"records is an iterable of Record, not one {type(records).__name__}: put it into a list")
+    return list(records)
 
 
 def _payload(payload: Any) -> bytes:

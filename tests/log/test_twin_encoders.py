@@ -201,7 +201,7 @@ def records_of(random: Random) -> Any:
         sequence = len(records) + random.choice([1, 1, 1, 2]) if random.random() < wrong else None
         record: Any = Record(given, metadata_of(random) if random.random() < told else None, sequence)
         records.append(payload if random.random() < wrong / 10 else record)
-    return random.choice([records] * 9 + [tuple(records), None, Record(b""), "text"])
+    return random.choice([records] * 9 + [tuple(records), dict.fromkeys(range(3)), None, Record(b""), "text"])
 
 
 def part_of(writer: Any, *arguments: Any) -> tuple[Any, ...] | str:
