@@ -15,7 +15,7 @@ from threading import Lock
 import msgspec
 
 from .arguments import check_type
-from .errors import PermanentError, SequenceMismatch
+from .errors import InvalidName, PermanentError, SequenceMismatch
 from .model import Entry, Record
 from .store import Store
 
@@ -23,6 +23,8 @@ __all__ = ["ConditionFailed", "Event", "EventStore", "QueryItem", "SequencedEven
 
 EVENTS = "events"
 TAG = "tag/"
+_MOST_TAG = 251
+"""Bytes of a tag: the name of its segment has at most 255."""
 # Keys of an entry's metadata. An event has one key for each tag, so that `erase(metadata=…)` finds all with a tag.
 _OURS = "dcb:"
 _TYPE, _POSITION, _ORDER, _TAG = "dcb:type", "dcb:position", "dcb:order", "dcb:tag:"
@@ -211,6 +213,9 @@ def _check_texts(name: str, texts: object) -> None:
 
 def _checked(event: Event) -> Event:
     check_type(event, Event, "an event is a streamkit.dcb.Event")
+    for tag in event.tags:
+        if (size := len(tag.encode(errors="surrogatepass"))) > _MOST_TAG:
+            raise InvalidName(f"the tag {tag[:40]!r} has {size} bytes of UTF-8; a tag has at most {_MOST_TAG}")
     for key in event.metadata:
         if key.startswith(_OURS):
             raise ValueError(f"the metadata key {key!r} begins with {_OURS!r}, which is reserved: choose another one")

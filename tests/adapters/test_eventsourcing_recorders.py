@@ -16,6 +16,7 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
+from streamkit import InvalidName
 from streamkit.dcb import ConditionFailed, Event, EventStore, QueryItem
 
 pytest.importorskip("eventsourcing")
@@ -378,6 +379,9 @@ def test_a_condition_without_items_excludes_every_event(subject: Any) -> None:
     with pytest.raises(ValueError, match="reserved"):
         events.append([Event("b", b"", metadata={"dcb:type": "x"})])
     assert events.head() == 1
+    with pytest.raises(InvalidName, match="has 252 bytes of UTF-8; a tag has at most 251"):
+        events.append([Event("b", b"", ("ä" * 126,))])
+    assert events.append([Event("b", b"", ("ä" * 125 + "x",))]) == 2
 
 
 @pytest.mark.parametrize("make", [lambda: Event("a", b"", "x"), lambda: QueryItem("ab"), lambda: QueryItem(tags="xy")])
