@@ -22,6 +22,7 @@ from .reentry import mark_backend
 from .retry import RetryingBackend
 from .statistics import Counters
 from .store import Store
+from .terminal import amount
 from .url import shown_scheme
 
 if TYPE_CHECKING:
@@ -121,7 +122,9 @@ def _look_up(url: str, scheme: str, separator: str) -> EntryPoint:
     found = {point.name: point for point in entry_points(group="streamkit.backends")}
     known = ", ".join(f"{name}://" for name in sorted(found)) or "none: is streamkit installed?"
     if not separator:
-        raise ValueError(f"this text is not a store URL; it starts with one of {known}")
+        raise ValueError(
+            f"this text is not a store URL, which starts with one of {known}; a directory is file:///absolute/path"
+        )
     if scheme not in found:
         raise ValueError(f"no backend for {shown_scheme(url) or 'this scheme'}; installed: {known}")
     return found[scheme]
@@ -294,7 +297,7 @@ class Client:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._stores)} stores open"
+        state = "closed" if self._closed else f"{amount(len(self._stores), 'store')} open"
         return f"<Client {self._scheme}:// {state}>"
 
 

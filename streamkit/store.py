@@ -57,6 +57,7 @@ from .open_store import OpenStore
 from .reading import Reader, bounds_of
 from .space import Space, SpaceSettings, create_space, settings_of
 from .statistics import Statistics
+from .terminal import amount
 from .transaction import Draft, Transaction
 from .warn import warn
 from .writing import Writer, check_key, check_lease, fence
@@ -1217,7 +1218,7 @@ class Store:
 
     def __repr__(self) -> str:
         closed = self._handle.closed or self._shared.closed
-        state = "closed" if closed else f"{len(self._shared.spaces)} spaces open"
+        state = "closed" if closed else f"{amount(len(self._shared.spaces), 'space')} open"
         return f"<Store {self.id} {state}>"
 
     def _repr_html_(self) -> str:

@@ -158,7 +158,11 @@ def test_a_store_id_that_is_no_uuid_is_refused(in_memory: Subject, wrong: str) -
         (5, TypeError, "a store URL is str"),
         (b"memory://", TypeError, "a store URL is str"),
         ("", ValueError, "is not a store URL"),
-        ("/var/lib/app", ValueError, "is not a store URL; it starts with one of .*file://"),
+        (
+            "/var/lib/app",
+            ValueError,
+            "is not a store URL, which starts with one of .*file://.*; a directory is file:///absolute/path",
+        ),
         ("nosuch://x", ValueError, "no backend for nosuch://; installed: .*memory://"),
         ("memory://x?nosuch=1", ValueError, "nosuch"),
         ("file://host/path", ValueError, "a host"),
