@@ -59,15 +59,18 @@ def _status_fields(status: GroupStatus) -> dict[str, Any]:
 def show(opened: Store, space: SpaceName, name: GroupName, json: Json = False) -> None:
     """Show the lag, the pending, ready, delayed and dead entries, the position, and the settings."""
     found = _group(opened, space, name)
-    fields = _status_fields(found.status())
+    status = found.status()
+    fields = _status_fields(status)
+    settings = msgspec.structs.asdict(found.settings)
     if json:
-        settings = msgspec.structs.asdict(found.settings)
         print_line(record_line({"space": space, "group": name, **fields, "settings": settings}))
         return
+    fields["consumers"] = ", ".join(f"{each.name} ({each.pending} pending)" for each in status.consumers) or "none"
+    fields["gaps"] = "; ".join(map(str, status.gaps)) or "none"
+    fields["settings"] = ", ".join(f"{field} {value}" for field, value in settings.items() if value is not None)
     for field, value in fields.items():
-        if field == "consumers":
-            value = ", ".join(f"{each['name']} ({each['pending']} pending)" for each in value) or "none"
-        print_line(f"{field}: {value}")
+        if value is not None:  # a queue has no position
+            print_line(f"{field}: {value}")
 
 
 @group.command("pending")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from streamkit import Entry, Store
+from streamkit import EntriesRemoved, Entry, Store
 
 from .options import (
     Json,
@@ -24,6 +24,7 @@ from .output import entry_line, entry_text, print_line, print_note
 __all__ = ["consume", "follow", "peek"]
 
 Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", help="Read only this segment.")]
+SkipGaps = Annotated[bool, typer.Option("--skip-gaps", help="Read on where entries were trimmed: no error.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many entries; 0 for all.")]
 
 
@@ -41,6 +42,7 @@ def consume(
     min_timestamp: MinTimestamp = 0,
     max_timestamp: MaxTimestamp = 0,
     limit: Limit = 0,
+    skip_gaps: SkipGaps = False,
     json: Json = False,
 ) -> None:
     """Read spaces in the order of their commits, or one segment in the order of its sequences, up to the present.
@@ -54,6 +56,7 @@ def consume(
     if segment is not None and offset:
         raise typer.BadParameter("a segment begins at --min-sequence: leave out --offset")
     offsets = _offsets(spaces, offset or [])
+    gaps = _gaps(skip_gaps)
     if segment is not None:
         entries = opened.consume_segment(
             spaces[0],
@@ -63,6 +66,7 @@ def consume(
             min_timestamp=min_timestamp,
             max_timestamp=max_timestamp,
             limit=limit,
+            gaps=gaps,
         )
     elif len(spaces) == 1:
         entries = opened.consume_space(
@@ -71,9 +75,12 @@ def consume(
             min_timestamp=min_timestamp,
             max_timestamp=max_timestamp,
             limit=limit,
+            gaps=gaps,
         )
     else:
-        entries = opened.consume(offsets, min_timestamp=min_timestamp, max_timestamp=max_timestamp, limit=limit)
+        entries = opened.consume(
+            offsets, min_timestamp=min_timestamp, max_timestamp=max_timestamp, limit=limit, gaps=gaps
+        )
     last = _print_all(entries, json, show_space=len(spaces) > 1)
     if last is None:
         note_missing(opened, *spaces)
@@ -106,6 +113,7 @@ def follow(
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="End after this many seconds without an entry. Without it, never."),
     ] = None,
+    skip_gaps: SkipGaps = False,
     json: Json = False,
 ) -> None:
     """Read a space, or one segment, from its start and then live, until Ctrl-C."""
@@ -115,10 +123,14 @@ def follow(
         raise typer.BadParameter("--segment goes by --after, not by --offset")
     note_missing(opened, space)
     if segment is not None:
-        entries = opened.follow_segment(space, segment, after=after, timeout=timeout)
+        entries = opened.follow_segment(space, segment, after=after, timeout=timeout, gaps=_gaps(skip_gaps))
     else:
-        entries = opened.follow_space(space, offset=offset, timeout=timeout)
+        entries = opened.follow_space(space, offset=offset, timeout=timeout, gaps=_gaps(skip_gaps))
     _print_all(entries, json, live=True)
+
+
+def _gaps(skip: bool) -> Literal["raise", "skip"]:
+    return "skip" if skip else "raise"
 
 
 def _offsets(spaces: list[str], given: list[str]) -> dict[str, str | None]:
@@ -136,10 +148,14 @@ def _offsets(spaces: list[str], given: list[str]) -> dict[str, str | None]:
 def _print_all(entries: Iterable[Entry], json: bool, *, show_space: bool = False, live: bool = False) -> Entry | None:
     text = entry_text(show_space)
     entry = None
-    for entry in entries:
-        print_line(entry_line(entry) if json else text(entry))
-        if live:
-            sys.stdout.buffer.flush()
+    try:
+        for entry in entries:
+            print_line(entry_line(entry) if json else text(entry))
+            if live:
+                sys.stdout.buffer.flush()
+    except EntriesRemoved as error:
+        error.add_note("on the command line: --skip-gaps")
+        raise
     sys.stdout.buffer.flush()
     return entry
 

@@ -919,3 +919,38 @@ def test_a_store_is_backed_up_and_brought_back(cli: CommandLine, tmp_path: Path)
     ]:
         ended = cli(*args)
         assert (ended.code, said in ended.err) == (code, True), ended.err
+
+
+def test_a_reader_passes_over_trimmed_entries_if_it_is_told_to(cli: CommandLine) -> None:
+    cli.append("orders", "a", b"1")
+    offset = json.loads(cli("consume", "orders", "--json").out)["offset"]
+    cli.append("orders", "a", b"2")
+    cli.append("orders", "a", b"3")
+    cli("trim", "orders", "--keep-entries", "1")
+    reads = [
+        ("consume", "orders", "--offset", offset),
+        ("consume", "orders", "--segment", "a", "--min-sequence", "1"),
+        ("follow", "orders", "--offset", offset, "--timeout", "0"),
+        ("follow", "orders", "--segment", "a", "--after", "1", "--timeout", "0"),
+    ]
+    for read in reads:
+        refused = cli(*read, "--json")
+        assert (refused.code, refused.out) == (1, "")
+        assert refused.err.startswith("EntriesRemoved: ")
+        assert refused.err.endswith("; on the command line: --skip-gaps\n")
+        done = cli(*read, "--json", "--skip-gaps")
+        assert (done.code, [json.loads(line)["payload"] for line in done.out.splitlines()]) == (0, [3])
+
+
+def test_a_group_is_shown_with_its_settings_and_gaps(cli: CommandLine) -> None:
+    cli.append("orders", "a", b"1")
+    with streamkit.connect(cli.url) as client, client.store(cli.store) as store:
+        store.group("orders", "billing", start=store.end_offset("orders"), ack_timeout=7.0)
+        store.produce("orders", "a", [Record(b"2"), Record(b"3")])
+        store.trim("orders", keep_entries=0)
+        store.queue("jobs").put(b"1")
+    shown = cli("group", "show", "orders", "billing").out
+    assert "consumers: none\n" in shown
+    assert "settings: mode shared, ack_timeout 7.0, " in shown
+    assert "gaps: space 'orders': partition 0, entries 2 to 3 were trimmed\n" in shown
+    assert "None" not in shown + cli("group", "show", "jobs", "queue").out
