@@ -337,11 +337,18 @@ class Group:
         core = self.core
         feed = core.feed.state
         ends = core.source.ends()
-        unread = sum(max(0, end.position - self._cursor(feed, stream).position) for stream, end in ends.items())
+        unread = 0
         pending = ready = delayed = dead = 0
         acked = feed.skipped
         consumers: dict[str, int] = {}
         gaps = [*feed.gaps]
+        for stream, end in ends.items():
+            cursor = self._cursor(feed, stream)
+            missing = core.source.trimmed_after(stream, cursor, end)
+            if missing and cursor != core.source.beginning(stream):  # else they were trimmed before the group began
+                acked += missing
+                gaps.append((stream, cursor.position, missing))
+            unread += max(0, end.position - cursor.position - missing)
         for lane in lanes:
             with lane.chain.lock:
                 state, at = lane.chain.state, lane.chain.now()

@@ -12,6 +12,7 @@ from itertools import islice
 from ..checksum import crc32
 from ..gaps import Gap
 from ..lexkey import LexKey
+from ..log.visible import floor_of
 from ..model import Entry
 from ..places import Place, ends, last_sequences, places_after, read_from, removal_mark, segments_there
 from ..store import Store, inner
@@ -253,6 +254,20 @@ class Source:
             found[at] = read.get(position)
         if read:
             self._keep((stream, start.position), read, mark)
+
+    def trimmed_after(self, stream: Stream, start: StreamCursor, end: StreamCursor) -> int:
+        """The number of entries from `start` on that were trimmed or have expired, as far as a look at floors tells.
+
+        A queue trims only jobs that are done, so the statuses of its many segments are not read.
+        """
+        if self.queue or start.position >= end.position:
+            return 0
+        if isinstance(stream, str):
+            first = self._store.segment_status(self.space, stream).first_sequence
+        else:
+            known = inner(self._store).look_up(self.space)[0]
+            first = 0 if known is None else known.partitions[stream].ask(floor_of).position
+        return max(0, min(first, end.position) - start.position)
 
     def is_trimmed(self, stream: Stream, position: int) -> bool:
         """True if the entry that is missing at `position` was trimmed, and not erased or deleted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,6 +54,37 @@ def test_what_was_trimmed_before_a_group_began_is_not_its_gap(subject: Subject) 
         with group.consumer() as consumer:
             assert done(group, consumer) == [4, 5, 6]
         assert group.status().gaps == ()
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_trimmed_entries_that_no_consumer_has_looked_for_are_not_unread(
+    subject: Subject, segments: list[str] | None
+) -> None:
+    store: Any = subject.store
+    trim = partial(store.trim, "orders", "a" if segments else None)
+    put(store, 1)
+    group = store.group("orders", "billing", start=store.end_offset("orders"), segments=segments)
+    for _ in range(5):
+        put(store, 1)
+    trim(before=5) if segments else trim(keep_entries=2)
+
+    def counts(of: Group) -> tuple[int, int, int, list[tuple[int, int]]]:
+        status = of.status()
+        return (
+            status.lag,
+            status.unread,
+            status.acked,
+            [(gap.first_sequence, gap.last_sequence) for gap in status.gaps],
+        )
+
+    assert counts(group) == (2, 2, 3, [(2, 4)])
+    late = store.group("orders", "late", segments=segments)
+    assert counts(late) == (2, 2, 0, []), "they were trimmed before the group began"
+    with group.consumer() as consumer:
+        assert done(group, consumer) == [5, 6]
+    assert counts(group) == (0, 0, 5, [(2, 4)])
+    trim(before=7) if segments else trim(keep_entries=0)
+    assert counts(late) == (0, 0, 0, [])
 
 
 def test_what_is_erased_vanishes_and_a_late_ack_is_fine(subject: Subject) -> None:
