@@ -27,7 +27,7 @@ from .files import (
 )
 from .head import BASE, DIRTY, END, SYNCED, Head, seal
 from .reading import LOGGED, Reader, etag_of, log_name
-from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, StoredRecord, encode, pack
+from .record import DROPPED, FILE, GONE, HEADER, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, StoredRecord, encode, pack
 from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
 from .rewrite_journal import complete, drop_draft, is_noted, read_note, rewrite
 from .rowfile import remove_orphans, row_path, write_row
@@ -311,7 +311,7 @@ class PartitionLog:
             raise _too_large(len(value))
         try:
             with self.mutex():
-                if not durable and self._append_at_once(key, value):
+                if self._append_at_once(key, value, durable):
                     return LOGGED
                 try:
                     self._lock()
@@ -328,15 +328,19 @@ class PartitionLog:
             raise system_fault(error, self.path) from error
         return LOGGED
 
-    def _append_at_once(self, key: bytes, value: bytes) -> bool:
-        """Append a row that need not be durable, as most are, in one step. False where that takes several: then nothing
-        was done."""
+    def _append_at_once(self, key: bytes, value: bytes, durable: bool) -> bool:
+        """Append a small row, as most are, in one step. False where that takes several: then nothing was done.
+
+        Each call that frees the interpreter lets other threads run, and this one may wait for them.
+        """
         file, state = self._file, self.state
         position, last = state.end, state.last
         at = position - state.base
         if _twin is None or file is None or at >= ROLL or (last is not None and key <= last) or key in state.rows:
             return False
-        if at % _AHEAD > _AHEAD - _MOST_AT_ONCE:
+        if durable and at + HEADER + len(key) + len(value) > file.room:
+            return False
+        if not durable and at % _AHEAD > _AHEAD - _MOST_AT_ONCE:
             return False  # it may be the row after which the system begins to write
         self.wrote = True
         self._locked.append(file)
@@ -344,6 +348,7 @@ class PartitionLog:
         try:
             word = _twin.append_row(
                 os.pwrite,
+                (lambda: self._sync(file)) if durable else None,
                 file.fd,
                 self.words,
                 self.word,

@@ -14,6 +14,7 @@ const NEXT_ROW: u8 = 1;
 /// Words of the head: see backends/streamkit_local/head.py.
 const END: usize = 0;
 const BASE: usize = 1;
+const SYNCED: usize = 2;
 const DIRTY: usize = 3;
 
 #[cfg(unix)]
@@ -46,6 +47,7 @@ mod lock {
 struct Words<'a> {
     end: &'a AtomicU64,
     base: &'a AtomicU64,
+    synced: &'a AtomicU64,
     dirty: &'a AtomicU64,
 }
 
@@ -56,7 +58,7 @@ impl<'a> Words<'a> {
             // SAFETY: the bytes are of a shared map that may be written to. They stay where they are while the view lives.
             place.is_aligned().then(|| unsafe { AtomicU64::from_ptr(place) })
         };
-        Some(Words { end: at(END)?, base: at(BASE)?, dirty: at(DIRTY)? })
+        Some(Words { end: at(END)?, base: at(BASE)?, synced: at(SYNCED)?, dirty: at(DIRTY)? })
     }
 
     fn are(&self, end: u64, base: u64) -> bool {
@@ -74,12 +76,14 @@ fn seal(position: u64) -> Option<u64> {
 /// Appends a small row that is put with NEXT, at `position`, which is byte `at` of the open file, and publishes it. The
 /// new word for the end; 0 where Python has to do it: then nothing was done, and the lock is free.
 ///
-/// `end` and `base`: the words that the head must have. `write`: `os.pwrite`. Its error is raised with the lock held.
+/// `end` and `base`: the words that the head must have. `write`: `os.pwrite`; `sync`: makes the row durable. Their errors
+/// are raised with the lock held.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn append_row(
     py: Python<'_>,
     write: &Bound<'_, PyAny>,
+    sync: Option<&Bound<'_, PyAny>>,
     fd: c_int,
     words: &Bound<'_, PyAny>,
     #[pyo3(from_py_with = some)] end: Option<u64>,
@@ -122,7 +126,13 @@ pub fn append_row(
     while done < row.len() {
         done += write.call1((fd, PyBytes::new(py, &row[done..]), at + done as u64))?.extract::<usize>()?;
     }
+    if let Some(sync) = sync {
+        sync.call0()?;
+    }
     words.end.store(word, Ordering::SeqCst);
+    if sync.is_some() {
+        words.synced.store(word, Ordering::SeqCst);
+    }
     words.dirty.store(0, Ordering::SeqCst);
     lock::release(fd);
     Ok(word)

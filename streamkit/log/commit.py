@@ -192,7 +192,8 @@ class Committer:
                 self._pass_on(request)
         if request.error is not None:
             raise request.error
-        self.keep_index()
+        if leads or self.inbox is not None:
+            self.keep_index()
 
     def submit(self, request: Request) -> None:
         """Queue a request that no thread waits for. Its `wake` is called, from any thread, when it is done, or when
