@@ -48,9 +48,9 @@ _WHY = {
     "check, decompress and search it takes 5 of a peek's 12 µs of CPU, and twenty calls of Python take the others. "
     "SQLite finds the row in pages that need no decompression.",
     "append, 1 a commit": _APPEND,
-    "append, 1 a commit, 16 threads": "The threads share commits, and they take turns at Python's interpreter: its "
-    "60 µs for each record are all of the time. One thread alone mostly waits for the disk. So a faster disk makes "
-    "one thread faster, and not sixteen.",
+    "append, 1 a commit, 16 threads": "The threads share commits, and they take turns at Python's interpreter. "
+    "To hand it from thread to thread costs more than the work for a record, about 10 µs. One thread alone mostly "
+    "waits for the disk. So a faster disk makes one thread faster, and not sixteen.",
     "aio: append, 1 a commit, p50": "The append takes more than half of it, most of that for the disk's sync. The rest "
     "is the way from the event loop to a thread and back.",
     "append buffered, 1 a commit": _APPEND,

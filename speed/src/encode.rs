@@ -1,5 +1,8 @@
 //! Records of the log, as bytes: see streamkit/log/record_format.py and backends/streamkit_local/record.py.
 
+use std::ops::Range;
+
+use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
@@ -66,6 +69,55 @@ impl Output {
             }
         }
         self.bytes.extend_from_slice(text.as_bytes());
+    }
+
+    /// The beginning of a record of so many frames: room for what checks it, and its header up to the frames.
+    fn header(number: u64, timestamp: u64, id: &[u8], node: &[u8], position: u64, frames: u16) -> Self {
+        let mut record = Output { bytes: Vec::with_capacity(HEADER_AT + 160 + 160 * frames as usize) };
+        record.bytes.resize(HEADER_AT, 0);
+        record.bytes.push(0x9d);
+        record.unsigned(number);
+        record.unsigned(timestamp);
+        record.short_bin(id);
+        record.short_bin(node);
+        record.unsigned(position);
+        match frames {
+            0..=15 => record.bytes.push(0x90 | frames as u8),
+            _ => {
+                record.bytes.push(0xdc);
+                record.bytes.extend_from_slice(&frames.to_be_bytes());
+            }
+        }
+        record
+    }
+
+    fn frame_ref(&mut self, segment: &str, numbers: &Numbers, start: usize, length: usize) {
+        self.bytes.push(0x97);
+        self.str(segment);
+        self.unsigned(numbers.first);
+        self.unsigned(numbers.count);
+        self.unsigned(start as u64);
+        self.unsigned(length as u64);
+        self.unsigned(numbers.before);
+        self.unsigned(numbers.given);
+    }
+
+    /// All of a record up to its frames, which have `length` bytes.
+    fn record_front(mut self, size: u64, length: usize, seed: u32) -> Option<Vec<u8>> {
+        // No keys, fences, answers, lead or waiting processes.
+        self.bytes.extend_from_slice(&[0x90, 0x80, 0x90, 0xc4, 0, 0]);
+        self.unsigned(size);
+        self.bytes.push(0xc0);
+        let mut front = self.bytes;
+        let header = u32::try_from(front.len() - HEADER_AT).ok()?;
+        let whole = front.len() + length;
+        front[..4].copy_from_slice(MAGIC);
+        front[8] = VERSION;
+        front[12..16].copy_from_slice(&header.to_le_bytes());
+        front[16..24].copy_from_slice(&(whole as u64).to_le_bytes());
+        let sum = crc32(&front[8..], seed);
+        front[4..8].copy_from_slice(&sum.to_le_bytes());
+        Some(front)
     }
 }
 
@@ -302,14 +354,127 @@ impl LoneEncoder {
         else {
             return Ok(None);
         };
-        let Numbers { number, first, count, before, given: added, .. } = numbers;
+        let trx = self.trx.make(py, [PyBytes::new(py, &id).into_any(), node.clone().into_any(), int(py, numbers.number)])?;
+        let start = record.as_bytes().len() - frame;
+        let count = body[3].clone();
+        let made = Made { record: &record, trx: &trx, timestamp, total: &count };
+        let (after, piece, status) = self.after(py, &made, &numbers, row, &segment, &given, count.clone(), start..start + frame)?;
+        let key = self.key(py, numbers.number);
+        Ok(Some(PyTuple::new(py, [key.into_any(), record.into_any(), after, piece, trx, status])?))
+    }
+
+    /// (key, record, rows, pieces, trx, statuses) of the transaction after `number` that has a frame for each of `parts`
+    /// and nothing else, or None where Python has to decide. `rows`: the status of each segment; no two are the same.
+    #[allow(clippy::too_many_arguments)]
+    fn encode_shared<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = some)] now: Option<u64>,
+        #[pyo3(from_py_with = some)] drawn: Option<u64>,
+        node: &Bound<'py, PyBytes>,
+        timestamp: &Bound<'py, PyAny>,
+        number: &Bound<'py, PyAny>,
+        position: &Bound<'py, PyAny>,
+        size: &Bound<'py, PyAny>,
+        rows: &Bound<'py, PyList>,
+        parts: &Bound<'py, PyList>,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let Some(id) = transaction_id(now, self.seed & TAG, drawn) else { return Ok(None) };
+        let mut frames = Output { bytes: Vec::with_capacity(512 * parts.len()) };
+        let mut writes = Vec::with_capacity(parts.len());
+        let mut total = 0u64;
+        for (row, part) in rows.iter().zip(parts.iter()) {
+            let (Some(row), Some([segment, body, given, _])) = (self.row.fields(&row), self.part.fields(&part)) else {
+                return Ok(None);
+            };
+            let (Some(body), Ok(segment)) = (self.body.fields(&body), segment.cast_into::<PyString>()) else {
+                return Ok(None);
+            };
+            let Some(numbers) = Numbers::of(timestamp, number, position, size, &row, &body, &given) else {
+                return Ok(None);
+            };
+            let at = frames.bytes.len();
+            let added = segment.to_cow().ok().and_then(|name| {
+                with_bytes(&body[0], |data| numbers.frame(&mut frames, total, &id, node.as_bytes(), &name, data, self.seed))
+            });
+            if added.is_none() || frames.bytes.len() > MOST {
+                return Ok(None);
+            }
+            total += numbers.count;
+            let [_, _, _, count, ..] = body;
+            writes.push((numbers, row, segment, given, count, at..frames.bytes.len()));
+        }
+        let Some(front) = shared_front(&writes, &id, node.as_bytes(), frames.bytes.len(), self.seed) else {
+            return Ok(None);
+        };
+        let mut record = Writer::new(py, front.len() + frames.bytes.len()).ok_or_else(|| PyMemoryError::new_err(()))?;
+        record.add(&front);
+        record.add(&frames.bytes);
+        let record = record.finish();
+        let number = writes[0].0.number;
+        let trx = self.trx.make(py, [PyBytes::new(py, &id).into_any(), node.clone().into_any(), int(py, number)])?;
+        let total = int(py, total);
+        let made = Made { record: &record, trx: &trx, timestamp, total: &total };
+        let (after, pieces, statuses) = (PyList::empty(py), PyList::empty(py), PyList::empty(py));
+        for (numbers, row, segment, given, count, frame) in writes {
+            let place = front.len() + frame.start..front.len() + frame.end;
+            let (row, piece, status) = self.after(py, &made, &numbers, row, &segment, &given, count, place)?;
+            after.append(row)?;
+            pieces.append(piece)?;
+            statuses.append(status)?;
+        }
+        let key = self.key(py, number).into_any();
+        let lists = [after.into_any(), pieces.into_any(), trx, statuses.into_any()];
+        Ok(Some(PyTuple::new(py, [key, record.into_any()].into_iter().chain(lists).collect::<Vec<_>>())?))
+    }
+}
+
+/// A transaction that was made: `total` is the number of its entries.
+struct Made<'a, 'py> {
+    record: &'a Bound<'py, PyBytes>,
+    trx: &'a Bound<'py, PyAny>,
+    timestamp: &'a Bound<'py, PyAny>,
+    total: &'a Bound<'py, PyAny>,
+}
+
+/// What is known of one frame: its numbers, the row before it, its segment, bytes of payload and count, and its place.
+type Written<'py> =
+    (Numbers, [Bound<'py, PyAny>; 9], Bound<'py, PyString>, Bound<'py, PyAny>, Bound<'py, PyAny>, Range<usize>);
+
+fn int(py: Python<'_>, number: u64) -> Bound<'_, PyAny> {
+    PyInt::new(py, number).into_any()
+}
+
+impl LoneEncoder {
+    fn key<'py>(&self, py: Python<'py>, number: u64) -> Bound<'py, PyBytes> {
+        let mut key = Vec::with_capacity(self.prefix.len() + 8);
+        key.extend_from_slice(&self.prefix);
+        key.extend_from_slice(&number.to_be_bytes());
+        PyBytes::new(py, &key)
+    }
+
+    /// What follows from one frame of a transaction, which is at `place` in the record: the row of its segment, its
+    /// piece, and the status that its caller gets.
+    #[allow(clippy::too_many_arguments)]
+    fn after<'py>(
+        &self,
+        py: Python<'py>,
+        made: &Made<'_, 'py>,
+        numbers: &Numbers,
+        row: [Bound<'py, PyAny>; 9],
+        segment: &Bound<'py, PyString>,
+        given: &Bound<'py, PyAny>,
+        count_: Bound<'py, PyAny>,
+        place: Range<usize>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let &Numbers { number, first, count, before, given: added, .. } = numbers;
         let [first_sequence, first_timestamp, _, _, first_number, _, _, first_size, gaps] = row;
-        let int = |number: u64| PyInt::new(py, number).into_any();
+        let int = |number: u64| int(py, number);
         let or = |value: Bound<'py, PyAny>, is_set: bool, other: &Bound<'py, PyAny>| {
             if is_set { value } else { other.clone() }
         };
-        let timestamp = timestamp.clone();
-        let (number_, first_, last, count_) = (int(number), int(first), int(first + count - 1), body[3].clone());
+        let timestamp = made.timestamp.clone();
+        let (number_, first_, last) = (int(number), int(first), int(first + count - 1));
         let was_there = numbers.first_timestamp != 0;
         let none = if was_there { int(0) } else { number_.clone() };
         let first_sequence = or(first_sequence, numbers.first_sequence != 0, &first_);
@@ -329,9 +494,9 @@ impl LoneEncoder {
                 gaps,
             ],
         )?;
-        let start = record.as_bytes().len() - frame;
+        let (start, frame) = (place.start, place.len());
         let copy = if frame <= self.copied {
-            PyBytes::new(py, &record.as_bytes()[start..]).into_any()
+            PyBytes::new(py, &made.record.as_bytes()[place]).into_any()
         } else {
             py.None().into_bound(py)
         };
@@ -349,23 +514,18 @@ impl LoneEncoder {
                 given.clone(),
             ],
         )?;
-        let trx = self.trx.make(py, [PyBytes::new(py, &id).into_any(), node.clone().into_any(), number_.clone()])?;
         let none = || py.None().into_bound(py);
         let status = if self.single {
             let (partition, incarnation) = (self.partition.bind(py).clone(), self.incarnation.bind(py).clone());
-            let place = [partition, int(1), timestamp.clone(), number_, count_, incarnation, none()];
+            let place = [partition, int(1), timestamp.clone(), number_, made.total.clone(), incarnation, none()];
             let position = self.position.make(py, place)?;
             let (space, segment) = (self.space.bind(py).clone(), segment.clone().into_any());
             let (first, at) = (first_sequence, first_timestamp);
-            self.status.make(py, [space, segment, first, at, last, timestamp, trx.clone(), position])?
+            self.status.make(py, [space, segment, first, at, last, timestamp, made.trx.clone(), position])?
         } else {
             none()
         };
-        let mut key = Vec::with_capacity(self.prefix.len() + 8);
-        key.extend_from_slice(&self.prefix);
-        key.extend_from_slice(&number.to_be_bytes());
-        let key = PyBytes::new(py, &key);
-        Ok(Some(PyTuple::new(py, [key.into_any(), record.into_any(), after, piece, trx, status])?))
+        Ok((after, piece, status))
     }
 }
 
@@ -416,6 +576,29 @@ impl Numbers {
         numbers.before.checked_add(numbers.given)?;
         Some(numbers)
     }
+
+    /// Adds the frame to those of a transaction that have `index` entries.
+    #[allow(clippy::too_many_arguments)]
+    fn frame(
+        &self,
+        out: &mut Output,
+        index: u64,
+        id: &[u8],
+        node: &[u8],
+        segment: &str,
+        body: &[u8],
+        seed: u32,
+    ) -> Option<()> {
+        if node.len() > 255 || segment.len() > 4096 {
+            return None;
+        }
+        let &Numbers { number, timestamp, position, first, count, raw, flags, .. } = self;
+        let common = Common { number, timestamp, id, node };
+        index.checked_add(count)?;
+        common.front(out, position.checked_add(index)?, index, segment, first, count, body, raw, flags, seed)?;
+        out.bytes.extend_from_slice(body);
+        Some(())
+    }
 }
 
 /// A version 7 UUID: see `id_of` in streamkit/log/ids.py.
@@ -443,46 +626,31 @@ fn lone_record<'py>(
     if id.len() > 255 || node.len() > 255 || segment.len() > 4096 {
         return None;
     }
-    let &Numbers { number, timestamp, position, first, count, raw, flags, before, given, size, .. } = numbers;
+    let &Numbers { number, timestamp, position, first, count, raw, flags, size, .. } = numbers;
     let mut head = Output { bytes: Vec::with_capacity(128 + segment.len()) };
     let common = Common { number, timestamp, id, node };
     common.front(&mut head, position, 0, segment, first, count, body, raw, flags, seed)?;
     let head = head.bytes;
     let frame = head.len() + body.len();
-    let mut record = Output { bytes: Vec::with_capacity(HEADER_AT + 320 + 2 * segment.len()) };
-    record.bytes.resize(HEADER_AT, 0);
-    record.bytes.push(0x9d);
-    record.unsigned(number);
-    record.unsigned(timestamp);
-    record.short_bin(id);
-    record.short_bin(node);
-    record.unsigned(position);
-    record.bytes.extend_from_slice(&[0x91, 0x97]);
-    record.str(segment);
-    record.unsigned(first);
-    record.unsigned(count);
-    record.unsigned(0);
-    record.unsigned(frame as u64);
-    record.unsigned(before);
-    record.unsigned(given);
-    // No keys, fences, answers, lead or waiting processes.
-    record.bytes.extend_from_slice(&[0x90, 0x80, 0x90, 0xc4, 0, 0]);
-    record.unsigned(size);
-    record.bytes.push(0xc0);
-    let mut front = record.bytes;
-    let header = u32::try_from(front.len() - HEADER_AT).ok()?;
+    let mut record = Output::header(number, timestamp, id, node, position, 1);
+    record.frame_ref(segment, numbers, 0, frame);
+    let mut front = record.record_front(size, frame, seed)?;
     let whole = front.len() + frame;
-    front[..4].copy_from_slice(MAGIC);
-    front[8] = VERSION;
-    front[12..16].copy_from_slice(&header.to_le_bytes());
-    front[16..24].copy_from_slice(&(whole as u64).to_le_bytes());
-    let sum = crc32(&front[8..], seed);
-    front[4..8].copy_from_slice(&sum.to_le_bytes());
     front.extend_from_slice(&head);
     let mut record = Writer::new(py, whole)?;
     record.add(&front);
     record.add(body);
     Some((record.finish(), frame))
+}
+
+/// The front of the record of a transaction with these frames, of `length` bytes in all, and nothing else.
+fn shared_front(writes: &[Written<'_>], id: &[u8], node: &[u8], length: usize, seed: u32) -> Option<Vec<u8>> {
+    let &Numbers { number, timestamp, position, size, .. } = &writes.first()?.0;
+    let mut record = Output::header(number, timestamp, id, node, position, u16::try_from(writes.len()).ok()?);
+    for (numbers, _, segment, _, _, place) in writes {
+        record.frame_ref(&segment.to_cow().ok()?, numbers, place.start, place.len());
+    }
+    record.record_front(size, length, seed)
 }
 
 /// The frames of a transaction, one after the other, and the bytes of each: of `parts`, each (segment, first sequence,

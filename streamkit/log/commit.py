@@ -349,7 +349,7 @@ class Committer:
             elif self.inbox is not None:
                 self._commit(requests)
                 self.inbox.leave(len(requests))
-            elif len(requests) > 1 or not self._commit_lone(requests[0]):
+            elif not (self._commit_shared(requests) if len(requests) > 1 else self._commit_lone(requests[0])):
                 self._commit(requests)
         except StreamkitError as error:
             if isinstance(error, StoreClosed):
@@ -604,6 +604,62 @@ class Committer:
         if not request.done:
             request.status = status
             request.succeed(after, trx, count)
+        self._flight = None
+        return True
+
+    def _commit_shared(self, requests: Sequence[Request]) -> bool:
+        """Commit several requests as `_commit_lone` does one, if each writes to another segment. False if they have to
+        be planned; then nothing of them was written."""
+        partition, parts, count = self.partition, [], 0
+        for request in requests:
+            if len(request.parts) != 1 or request.key is not None or request.fence is not None:
+                return False
+            (part,) = request.parts
+            body = part.body
+            if body is None or request.control is not None or request.withdrawn:
+                return False
+            parts.append(part)
+            count += body.count
+        base = partition.shared_base(parts) if len(parts) < _WIDE else None
+        if base is None:
+            return False
+        for part, row in zip(parts, base[0], strict=True):
+            if part.expected is not None and part.expected != row.last_sequence:
+                return False
+        now = partition.clock.now()
+        timestamp = max(partition.moments.after(now), base[2])
+        made = partition.lone.encode_shared(now, draw(BITS), self.node, timestamp, base, parts)
+        if made is None:
+            return False
+        key, record, rows, _, trx, statuses = made
+        after = {part.segment: row for part, row in zip(parts, rows, strict=True)}
+        results = [{segment: row} for segment, row in after.items()]
+        self._taken = requests
+        partition.counters["cache_hits"] += len(parts)
+        flight = Flight(requests, results, after, base[5], key, record, count, partition.seed)
+        if self._submitted and not all(request.board(trx.raw_id, trx.number) for request in requests):
+            flight.clear()
+            return False
+        self._flight = flight
+        withdrawn = False
+        for request in requests:
+            withdrawn = withdrawn or request.withdrawn
+        if withdrawn:
+            self._flight = None
+            flight.clear()
+            return False
+        if not self._settle(flight):
+            self._flight = None
+            flight.clear()
+            partition.counters["conflicts"] += 1
+            partition.refresh(_segments(requests))
+            return False
+        partition.committed_shared(base, made, parts, timestamp, count)
+        self._note_length(len(record), len(parts))
+        for request, result, status in zip(requests, results, statuses, strict=True):
+            if not request.done:
+                request.status = status
+                request.succeed(result, trx, count)
         self._flight = None
         return True
 

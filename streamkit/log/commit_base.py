@@ -8,10 +8,12 @@ from .floors import Retained
 from .freshness import Look
 from .rows import SegmentRow
 
-__all__ = ["CommitBase", "LoneBase"]
+__all__ = ["CommitBase", "LoneBase", "SharedBase"]
 
 LoneBase = tuple[SegmentRow, int, int, int, int, Look]
 """The segment's status, and the number, timestamp, position, size and look of a `CommitBase`."""
+SharedBase = tuple[list[SegmentRow], int, int, int, int, Look]
+"""The same with the statuses of several segments."""
 
 
 class CommitBase(msgspec.Struct, frozen=True, gc=False):

@@ -6,18 +6,20 @@ from typing import Any
 
 from .. import speed
 from ..model import TRX, Position, SegmentStatus
-from .commit_base import LoneBase
+from .commit_base import LoneBase, SharedBase
 from .ids import TAG, id_of
 from .keys import transaction_key
 from .record_format import Body, encode_transaction
 from .request import Part
 from .rows import Piece, SegmentRow, Settings
 
-__all__ = ["Lone", "LoneEncoder"]
+__all__ = ["Lone", "LoneEncoder", "Shared"]
 
 Lone = tuple[bytes, bytes, SegmentRow, Piece, TRX, SegmentStatus | None]
 """The transaction's key and record. The status of its segment after it: as a row, and as its caller gets it, None if
 the space has several partitions. The piece of its frame, and its name."""
+Shared = tuple[bytes, bytes, list[SegmentRow], list[Piece], TRX, list[SegmentStatus | None]]
+"""The same of a transaction with several frames, each of another segment."""
 
 _twin: Any = speed.twin
 _CLASSES = SegmentRow, Piece, Part, Body, TRX, Position, SegmentStatus
@@ -77,6 +79,19 @@ class LoneEncoder:
             trx,
             self._status(segment, row, piece, trx),
         )
+
+    def encode_shared(
+        self, now: int, drawn: int, node: bytes, timestamp: int, base: SharedBase, parts: list[Part]
+    ) -> Shared | None:
+        """The transaction after `base` that writes each of `parts` to another segment. None without the twin, and where
+        the transaction has to be made in several steps."""
+        rows, number, _, position, size, _ = base
+        if _twin is None:
+            return None
+        made: Shared | None = self._compiled.encode_shared(
+            now, drawn, node, timestamp, number, position, size, rows, parts
+        )
+        return made
 
     def _status(self, segment: str, row: SegmentRow, piece: Piece, trx: TRX) -> SegmentStatus | None:
         settings = self._settings

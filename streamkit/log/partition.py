@@ -19,7 +19,7 @@ from ..checksum import crc32
 from ..errors import CorruptData, StoreClosed, StreamkitError, UnsupportedVersion, remedy_for, repair_for
 from .answers import Answers
 from .archive_reader import ArchiveReader, ArchiveUnreadable
-from .commit_base import CommitBase, LoneBase
+from .commit_base import CommitBase, LoneBase, SharedBase
 from .context import Context
 from .fences import Fences
 from .floors import Changed, Control, Erasure, Floor, Retained
@@ -28,7 +28,7 @@ from .index_reader import Index, RunGone
 from .index_rows import decode_index_row
 from .keys import fence_key, partition_key, segment_key, transaction_key, transaction_number, transaction_prefix
 from .latest import Latest
-from .lone import Lone, LoneEncoder
+from .lone import Lone, LoneEncoder, Shared
 from .moved import Moved
 from .packs import Packs
 from .policy import policy_of
@@ -329,6 +329,16 @@ class Partition:
         if retention is not None and retention.when_full == "reject":
             return None
         return row, number, self.timestamp, self.position, self.size, looked
+
+    def shared_base(self, parts: Sequence[Part]) -> SharedBase | None:
+        """The state that a commit of `parts` builds on, as `lone_base`. None also if two write to the same segment."""
+        looked, number, known, retention = self.looked, self.number, self.cached, self.retention
+        rows = {part.segment: row for part in parts if (row := known.get(part.segment)) is not None}
+        if len(rows) < len(parts) or looked is None or not self.looks.completed:
+            return None
+        if retention is not None and retention.when_full == "reject":
+            return None
+        return list(rows.values()), number, self.timestamp, self.position, self.size, looked
 
     def removal_mark(self) -> tuple[object, ...]:
         """A value that changes if entries may have been removed, as far as is known."""
@@ -701,6 +711,30 @@ class Partition:
                     self.moments.see(timestamp)
                     self.timestamp = timestamp
                 self.position, self.size = base[3] + count, base[4] + part.size
+                self._counted = number, count
+                self.number = number
+        self.notifier.notify_waiters()
+
+    def committed_shared(
+        self, base: SharedBase, made: Shared, parts: Sequence[Part], timestamp: int, count: int
+    ) -> None:
+        """Apply a transaction as `committed_lone` does, with a frame for each of `parts`."""
+        counters, (_, record, rows, pieces, _, _) = self.counters, made
+        counters["transactions"] += 1
+        counters["entries"] += count
+        with self._lock:
+            if self.number == base[1]:
+                number, known, size = base[1] + 1, self.cached, base[4]
+                for part, row in zip(parts, rows, strict=True):
+                    size += part.size
+                    if part.segment in known:
+                        known[part.segment] = row
+                    else:
+                        self.cache_status(part.segment, row)
+                self.tail.add_shared(number, parts, pieces, record)
+                self.moments.see(timestamp)
+                self.timestamp = timestamp
+                self.position, self.size = base[3] + count, size
                 self._counted = number, count
                 self.number = number
         self.notifier.notify_waiters()

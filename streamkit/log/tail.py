@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .floors import Removal
 from .idempotency import key_row
 from .pack_format import MOST
 from .record_format import FrameRef, Header
+from .request import Part
 from .rows import KeyRow, Piece, SegmentRow
 
 __all__ = ["Tail", "piece_of"]
@@ -78,6 +81,20 @@ class Tail:
             self.records[number] = record
             self.bytes += size
         self.frames += 1
+
+    def add_shared(self, number: int, parts: Sequence[Part], pieces: Sequence[Piece], record: bytes) -> None:
+        """Take the next transaction as `add_lone` does, with a frame for each of `parts`."""
+        size = len(record)
+        for part, piece in zip(parts, pieces, strict=True):
+            known = self.pieces.get(part.segment)
+            if known is None:
+                self.pieces[part.segment] = [piece]
+            elif known[-1].number < number:
+                known.append(piece)
+        if size <= MOST:
+            self.records[number] = record
+            self.bytes += size
+        self.frames += len(parts)
 
     def pieces_until(self, segment: str, end: int) -> list[Piece]:
         """The pieces of a segment in transactions up to `end`, in order."""

@@ -83,6 +83,35 @@ async def test_one_that_is_on_its_way_can_be_asked_for(kind: str) -> None:
         assert entries[-1].trx.id == id
 
 
+@in_loop
+async def test_one_that_is_on_its_way_with_its_neighbours_can_be_asked_for_and_they_are_written() -> None:
+    async with held_store("memory") as held:
+        store, on_its_way, go_on = held.store, threading.Event(), threading.Event()
+        for segment in ("b", "c"):
+            await store.produce("s", segment, [Record(b"begun")])
+
+        def act() -> None:
+            on_its_way.set()
+            assert go_on.wait(20)
+
+        await held.hold()
+        held.driver.at, held.driver.act = 2, act  # the next append
+        first = asyncio.create_task(store.produce("s", "a", [Record(b"first")]))
+        await held.held()
+        others = [asyncio.create_task(store.produce("s", name, [Record(b"2")])) for name in ("b", "c")]
+        await asyncio.sleep(0)
+        held.release()
+        assert await asyncio.to_thread(on_its_way.wait, 20)
+        transaction = await cancelled(others[0])
+        go_on.set()
+        status = await others[1]
+        assert status.trx is not None
+        assert transaction == status.trx.id
+        assert await store.outcome(transaction) == "committed"
+        assert (await first).last_sequence == 2
+        assert await held.payloads() == [b"begun"] * 3 + [b"first", b"2", b"2"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @in_loop
 async def test_one_whose_number_another_process_takes_is_never_tried_again(kind: str) -> None:

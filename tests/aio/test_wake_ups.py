@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -17,6 +18,7 @@ from streamkit.aio import AsyncStore, writing
 from streamkit.aio.client import AsyncClient
 from streamkit.aio.threads import Threads
 from streamkit.aio.workers import Workers
+from streamkit.backend import Driver
 from streamkit.client import Client
 from streamkit.errors import SequenceMismatch
 from streamkit.log import commit
@@ -24,6 +26,7 @@ from streamkit.log.commit import Committer
 from streamkit.log.partition import Partition
 from streamkit.store import Store
 from streamkit.testing import ManualClock
+from streamkit_local.driver import LocalDriver
 
 WRITES = 30
 
@@ -48,16 +51,17 @@ def write_in_thread(store: Store, segment: str, told: dict[str, list[SegmentStat
 
 
 @asynccontextmanager
-async def opened(kind: str) -> AsyncIterator[AsyncStore]:
-    client = Client("awake://", MEMORY[kind](ManualClock()), 5.0, None, 64 << 20, ManualClock())
+async def opened(kind: str, path: Path) -> AsyncIterator[AsyncStore]:
+    driver: Driver = LocalDriver(str(path), 5.0) if kind == "local" else MEMORY[kind](ManualClock())
+    client = Client("awake://", driver, 5.0, None, 64 << 20, ManualClock())
     async with AsyncClient(client, Threads(4)) as aio, aio.store(uuid4()) as store:
         yield store
 
 
-@pytest.mark.parametrize("kind", ["memory", "remote"])
+@pytest.mark.parametrize("kind", ["memory", "remote", "local"])
 @in_loop
-async def test_coroutines_and_threads_that_share_commits_are_all_woken(kind: str) -> None:
-    async with opened(kind) as store:
+async def test_coroutines_and_threads_that_share_commits_are_all_woken(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as store:
         await store.produce("s", "begun", [Record(b"begun")])
         told: dict[str, list[SegmentStatus]] = {}
         threads = [write_in_thread(store.sync, f"thread-{number}", told) for number in range(4)]
@@ -99,9 +103,9 @@ async def test_an_error_in_a_shared_commit_is_told_to_its_own_caller_alone(
 
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @in_loop
-async def test_a_caller_is_told_before_the_index_is_brought_forward(kind: str) -> None:
+async def test_a_caller_is_told_before_the_index_is_brought_forward(kind: str, tmp_path: Path) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    async with opened(kind) as store:
+    async with opened(kind, tmp_path) as store:
         await store.produce("s", "a", [Record(b"begun")])
         [committer] = store._lanes
         bring_forward = committer._bring_forward

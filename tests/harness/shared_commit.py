@@ -25,12 +25,14 @@ from streamkit.testing import FaultyDriver, Injector, ManualClock, Plan
 from .cuts import Cut, Interrupt
 from .frames import frames_of_threads
 
-__all__ = ["NAMES", "SPACE", "Held", "SharedCommit"]
+__all__ = ["NAMES", "PLAIN", "SPACE", "Held", "SharedCommit"]
 
 SPACE = "space"
 PATIENCE = 30.0
 """Real seconds after which a thread counts as one that waits for ever."""
 NAMES = ("first", "plain", "next", "rival", "once", "again", "several", "led", "deposed", "wrong")
+PLAIN = ("first", "plain", "second", "third")
+"""Threads that only write, each to a segment of its own."""
 
 Write = Callable[[Store], object]
 
@@ -129,13 +131,20 @@ class _Caller(threading.Thread):
 class SharedCommit:
     """One run. `make_driver` reaches the same root whenever it is called.
 
-    `before`: transactions that are there already, so that the index is brought forward behind what is shared.
+    `before`: transactions that are there already, so that the index is brought forward behind what is shared. `names`:
+    NAMES or PLAIN.
     """
 
     def __init__(
-        self, make_driver: Callable[[ManualClock], Driver], plan: Plan | None = None, *, before: int = 0
+        self,
+        make_driver: Callable[[ManualClock], Driver],
+        plan: Plan | None = None,
+        *,
+        before: int = 0,
+        names: Sequence[str] = NAMES,
     ) -> None:
         self._before = before
+        self._names = names
         self._clock = ManualClock()
         self._make = make_driver
         self.driver = Held(FaultyDriver(make_driver(self._clock), plan or Plan()))
@@ -160,7 +169,8 @@ class SharedCommit:
         store, driver = self.store, self.driver
         for number in range(self._before):
             store.produce(SPACE, "before", [Record(b"%d" % number)])
-        store.produce(SPACE, "b", [Record(b"begun")])
+        for segment in ("b", "2", "3") if self._names is PLAIN else ("b",):
+            store.produce(SPACE, segment, [Record(b"begun")])
         leases = []
         for _ in range(2):
             with store.lease("leader") as lease:
@@ -177,9 +187,12 @@ class SharedCommit:
             "led": lambda s: s.produce(SPACE, "l", [Record(b"led")], lease=new),
             "deposed": lambda s: s.produce(SPACE, "l", [Record(b"deposed")], lease=old),
             "wrong": lambda s: s.produce(SPACE, "e", [Record(b"wrong")], expected_sequence=5),
+            "second": lambda s: s.produce(SPACE, "2", [Record(b"second")], expected_sequence=1),
+            "third": lambda s: s.produce(SPACE, "3", [Record(b"third")]),
         }
-        callers = {name: _Caller(name, store, writes[name], cut if name == victim else None) for name in NAMES}
-        callers["once"].payload = callers["again"].payload = b"keyed"
+        callers = {name: _Caller(name, store, writes[name], cut if name == victim else None) for name in self._names}
+        for name in {"once", "again"} & callers.keys():
+            callers[name].payload = b"keyed"
         driver.hold = True
         for name, caller in callers.items():
             caller.start()
@@ -228,7 +241,7 @@ class SharedCommit:
         for name, caller in callers.items():
             _check_told(name, caller, [e for e in entries if e.payload == caller.payload], outcomes.get(name))
         told = {name: caller.error for name, caller in callers.items()}
-        if told["next"] is None or told["rival"] is None:
+        if told.get("next", True) is None or told.get("rival", True) is None:
             assert sum(entry.payload in (b"next", b"rival") for entry in entries) == 1
         led = [entry.payload for entry in entries if entry.segment == "l"]
         assert led in ([], [b"led"], [b"deposed"], [b"deposed", b"led"])
@@ -251,6 +264,7 @@ def _check_told(name: str, caller: _Caller, there: list[Entry], outcome: str | N
         assert len(there) == whole, (name, told, there)
         assert told.last_sequence == there[0].sequence, (name, told, there)  # type: ignore[attr-defined]
         assert told.trx == there[0].trx, (name, told, there)  # type: ignore[attr-defined]
+        assert told.segment == there[0].segment, (name, told, there)  # type: ignore[attr-defined]
     elif isinstance(error, OutcomeUnknown):
         mine = [entry for entry in there if entry.trx.id == error.transaction_id]
         if outcome == "committed":

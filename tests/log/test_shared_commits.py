@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from fix_covered import EXHAUSTIVE
 
+from harness.codecs import CODECS
 from harness.cuts import Cut, Interrupt
 from harness.drivers import MEMORY, MakeDriver
-from harness.shared_commit import SPACE, Held, SharedCommit
+from harness.shared_commit import NAMES, PLAIN, SPACE, Held, SharedCommit
 from streamkit import Record
 from streamkit.errors import Fenced, OutcomeUnknown, SequenceMismatch
+from streamkit.log.commit import Committer
 from streamkit.log.policy import REMOTE
+from streamkit.log.request import Request
 from streamkit.testing import At, Fault, Plan
 from streamkit_local.driver import LocalDriver
 
 Covered = Callable[[str, int], None]
 KINDS = ("memory", "remote")
+needs_twin = pytest.mark.skipif(len(CODECS) < 2, reason="the compiled twin is not installed: make speed")
 BEFORE = REMOTE.upkeep - 2
 """Transactions before the shared ones, after which the index is behind."""
 FAULTS = (
@@ -41,6 +45,12 @@ def local(tmp_path: Path) -> MakeDriver:
     return lambda clock: LocalDriver(str(tmp_path), 5.0)
 
 
+def calls_of(shared: SharedCommit) -> tuple[int, int]:
+    """The numbers of the first call of the threads, and of the last."""
+    calls = shared.driver.inner.faults.trace  # type: ignore[attr-defined]
+    return max(at for at, call in enumerate(calls) if call.kind == "release") + 1, len(calls)
+
+
 def begun(make_driver: MakeDriver, before: int = 0) -> tuple[int, int]:
     """The numbers of the first call of the threads, and of the last."""
     with SharedCommit(make_driver, before=before) as shared:
@@ -52,8 +62,7 @@ def begun(make_driver: MakeDriver, before: int = 0) -> tuple[int, int]:
         statistics = shared.store.statistics()
         assert statistics.transactions < before + 8, "they were not committed together"
         assert not before or statistics.upkeeps, "nothing was brought forward"
-        calls = shared.driver.inner.faults.trace  # type: ignore[attr-defined]
-        return max(at for at, call in enumerate(calls) if call.kind == "release") + 1, len(calls)
+        return calls_of(shared)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,13 +139,15 @@ def test_a_thread_that_ends_in_the_storage_leaves_nobody_behind(
     covered(f"threads that ended in the storage, memory ({kind})", points)
 
 
-def cuts(make_driver: MakeDriver, victim: str, one_in: int, offset: int, before: int = 0) -> int:
+def cuts(
+    make_driver: MakeDriver, victim: str, one_in: int, offset: int, before: int = 0, names: Sequence[str] = NAMES
+) -> int:
     """A run with an interrupt at every nth step of one thread; how many that were."""
     points, at = 0, offset
     while True:
         cut = Cut(at)
         try:
-            with SharedCommit(make_driver, before=before) as shared:
+            with SharedCommit(make_driver, before=before, names=names) as shared:
                 callers = shared.run(cut, victim)
         except BaseException as broken:
             broken.add_note(f"step {at} of {victim!r}: {cut.where}")
@@ -195,3 +206,68 @@ def test_a_fork_at_any_call_of_a_shared_commit_disturbs_nobody(local: MakeDriver
         at += 1 if EXHAUSTIVE else 2
     assert points
     covered("forks in shared commits", points)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each commit of several requests: True if it was made without a plan."""
+    taken: list[bool] = []
+    commit = Committer._commit_shared
+
+    def noted(committer: Committer, requests: Sequence[Request]) -> bool:
+        at = len(taken)
+        taken.append(False)
+        taken[at] = commit(committer, requests)
+        return taken[at]
+
+    monkeypatch.setattr(Committer, "_commit_shared", noted)
+    return taken
+
+
+@needs_twin
+def test_threads_that_only_write_to_their_own_segments_share_a_commit_without_a_plan(taken: list[bool]) -> None:
+    with SharedCommit(MEMORY["memory"], names=PLAIN) as shared:
+        callers = shared.run()
+        assert {name: caller.error for name, caller in callers.items()} == dict.fromkeys(PLAIN)
+        statuses = [callers[name].told for name in PLAIN[1:]]
+        entries = [shared.store.peek(SPACE, segment) for segment in ("b", "2", "3")]
+        assert [(status.last_sequence, status.trx) for status in statuses] == [  # type: ignore[attr-defined]
+            (entry.sequence, entry.trx) for entry in entries
+        ]
+        for status in statuses:
+            assert status == shared.store.segment_status(SPACE, status.segment)  # type: ignore[attr-defined]
+            after = list(shared.store.consume_space(SPACE, offset=status.space_offset))  # type: ignore[attr-defined]
+            assert [entry.payload for entry in after] == [b"after 0", b"after 1"]
+    assert taken == [True]
+
+
+@needs_twin
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_everybody_is_told_the_truth_after_every_fault_of_a_commit_without_a_plan(
+    kind: str, local: MakeDriver, taken: list[bool], covered: Covered
+) -> None:
+    make_driver = local if kind == "local" else MEMORY[kind]
+    with SharedCommit(make_driver, names=PLAIN) as shared:
+        shared.run()
+        first, last = calls_of(shared)
+    points = 0
+    for fault_number, fault in enumerate(FAULTS):
+        for number in range(first, last):
+            if EXHAUSTIVE or (number + fault_number) % 3 == 0:
+                with SharedCommit(make_driver, Plan((At(number, fault),)), names=PLAIN) as shared:
+                    shared.run()
+                points += 1
+    assert any(taken)
+    covered(f"faults in commits without a plan, {kind}", points)
+
+
+@needs_twin
+@pytest.mark.parametrize("victim", PLAIN[:2])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_an_interrupt_at_any_step_of_a_commit_without_a_plan_leaves_nobody_behind(
+    kind: str, victim: str, local: MakeDriver, taken: list[bool], covered: Covered
+) -> None:
+    make_driver = local if kind == "local" else MEMORY[kind]
+    points = cuts(make_driver, victim, 1 if EXHAUSTIVE else 11, PLAIN.index(victim), names=PLAIN)
+    assert any(taken)
+    covered(f"interrupts of commits without a plan, {kind}", points)

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 import streamkit
 from harness.codecs import CODECS, choose, using
-from streamkit import Record, speed, writing
+from streamkit import Record, SegmentStatus, speed, writing
 from streamkit.index.run_format import SectionBuilder, decode_tail
 from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
 from streamkit.log.freshness import Look
@@ -30,6 +30,8 @@ from streamkit.log.record_format import (
 )
 from streamkit.log.request import Part
 from streamkit.log.rows import SegmentRow, Settings
+from streamkit.log.tail import piece_of
+from streamkit.model import Position
 from streamkit.names import check_name, internal_name
 from streamkit_local.record import NEXT_ROW, ROW, WHOLE, pack, parse
 
@@ -114,6 +116,49 @@ def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_b
             assert (status.last_sequence, status.trx) == (row.last_sequence, trx)
         (frame,) = decode_transaction("s", 0, 1, record, encoder[3])
         assert (frame[0].segment, len(frame[2])) == (arguments[5].segment, arguments[5].body.count)
+
+
+def test_a_transaction_that_several_requests_share_is_made_as_a_plan_makes_it() -> None:
+    random = Random(SEED)
+    for case in range(CASES // 5):
+        encoder, (now, drawn, node, timestamp, base, _) = lone_of(random)
+        space, partition, settings, seed, prefix, copied = encoder
+        parts = [
+            Part(f"{at}{name(random)}", body(random), number(random), None)
+            for at in range(random.choice([1, 2, 3, 8, 15, 16, 17, 40]))
+        ]
+        _, before, _, position, size, look = base
+        rows = [row_of(random) for _ in parts]
+        choose("compiled")
+        shared = rows, before, base[2], position, size, look
+        made = LoneEncoder(*encoder).encode_shared(now, drawn, node, timestamp, shared, parts)
+        assert made is not None, f"case {case}"
+        key, record, after, pieces, trx, statuses = made
+        choose("python")
+        header, same = encode_transaction(
+            number=before + 1,
+            timestamp=timestamp,
+            id=trx.raw_id,
+            node=node,
+            position=position,
+            parts=[(part.segment, row.last_sequence + 1, part.body) for row, part in zip(rows, parts, strict=True)],  # type: ignore[misc]
+            seed=seed,
+            sizes=[(row.size, part.size) for row, part in zip(rows, parts, strict=True)],
+            size=size,
+        )
+        assert record == same, f"case {case}"
+        assert (key, trx.raw_node, trx.number) == (transaction_key(prefix, before + 1), node, before + 1)
+        assert (is_id(trx.raw_id), made_at(trx.raw_id)) == (True, now)
+        start = len(record) - sum(ref.length for ref in header.frames)
+        assert pieces == [piece_of(header, ref, record, start, copied) for ref in header.frames]
+        for row, part, ref, then, status in zip(rows, parts, header.frames, after, statuses, strict=True):
+            assert then == row.with_entries(before + 1, timestamp, ref.first_sequence, ref.count, row.size + part.size)
+            if settings.partitions > 1:
+                assert status is None
+            else:
+                place = Position(partition, 1, timestamp, before + 1, header.count, settings.incarnation)
+                first, last = (then.first_sequence, then.first_timestamp), (then.last_sequence, then.last_timestamp)
+                assert status == SegmentStatus(space, part.segment, *first, *last, trx, place)
 
 
 def test_the_values_of_a_transaction_of_one_frame_are_made_without_calls_of_their_classes() -> None:

@@ -1,4 +1,4 @@
-"""A buffered row is appended by the compiled twin in one step: the same bytes, and the same order between processes."""
+"""A row is appended by the compiled twin in one step: the same bytes, and the same order between processes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def _codec() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(params=[False, True], ids=["buffered", "durable"])
+def durable(request: pytest.FixtureRequest) -> bool:
+    durable: bool = request.param
+    return durable
+
+
 @pytest.fixture
 def locks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each append, or other write, that takes several steps."""
@@ -40,16 +46,16 @@ def the_log(local: LocalStore) -> PartitionLog:
     return log
 
 
-def test_the_bytes_are_those_of_the_python_codec(local: LocalStore, locks: list[int]) -> None:
+def test_the_bytes_are_those_of_the_python_codec(local: LocalStore, locks: list[int], durable: bool) -> None:
     random, rows = Random(7), {}
-    write(local.backend, P, [Append(b"0", b"")], durable=False)
+    write(local.backend, P, [Append(b"0", b"")], durable=durable)
     log = the_log(local)
     steps = len(locks)
     for number in range(1, 60):
         choose(random.choice(CODECS))
         key, value = b"%04d" % number, random.randbytes(random.choice([0, 1, 100, 4096, WHOLE - 1, WHOLE, WHOLE + 1]))
         before = log.state.end
-        write(local.backend, P, [Append(key, value)], durable=False)
+        write(local.backend, P, [Append(key, value)], durable=durable)
         made = encode(before, NEXT_ROW, key, value, log.reader.seed)
         assert os.pread(log._file.fd, len(made), before - log.state.base) == made  # type: ignore[union-attr]
         assert log.state.end == before + len(made)
@@ -59,30 +65,30 @@ def test_the_bytes_are_those_of_the_python_codec(local: LocalStore, locks: list[
     assert local.rows_anew() == rows | {b"0": b""}
 
 
-def test_a_row_whose_key_is_not_greater_is_refused(local: LocalStore) -> None:
-    write(local.backend, P, [Put(b"7", b"row"), Append(b"5", b"five")], durable=False)
+def test_a_row_whose_key_is_not_greater_is_refused(local: LocalStore, durable: bool) -> None:
+    write(local.backend, P, [Put(b"7", b"row"), Append(b"5", b"five")], durable=durable)
     for key in (b"5", b"4", b"7"):
         with pytest.raises(Conflict):
-            write(local.backend, P, [Append(key, b"x")], durable=False)
-    write(local.backend, P, [Append(b"6", b"six")], durable=False)
+            write(local.backend, P, [Append(key, b"x")], durable=durable)
+    write(local.backend, P, [Append(b"6", b"six")], durable=durable)
     assert local.rows_anew() == {b"5": b"five", b"6": b"six", b"7": b"row"}
 
 
-def test_rows_that_others_wrote_meanwhile_are_seen_first(local: LocalStore) -> None:
-    write(local.backend, P, [Append(b"1", b"one")], durable=False)
+def test_rows_that_others_wrote_meanwhile_are_seen_first(local: LocalStore, durable: bool) -> None:
+    write(local.backend, P, [Append(b"1", b"one")], durable=durable)
     local.run("b.put(P, b'2', b'two', NEXT, durable=False)")
     with pytest.raises(Conflict):
-        write(local.backend, P, [Append(b"2", b"mine")], durable=False)
+        write(local.backend, P, [Append(b"2", b"mine")], durable=durable)
     local.run("b.put(P, b'3', b'three', NEXT, durable=False)")
-    write(local.backend, P, [Append(b"4", b"four")], durable=False)
+    write(local.backend, P, [Append(b"4", b"four")], durable=durable)
     assert local.rows_anew() == {b"1": b"one", b"2": b"two", b"3": b"three", b"4": b"four"}
 
 
 def test_a_writer_waits_while_another_one_holds_the_lock(
-    local: LocalStore, locks: list[int], monkeypatch: pytest.MonkeyPatch
+    local: LocalStore, locks: list[int], monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
-    write(local.backend, P, [Append(b"1", b"one")], durable=False)
-    write(local.backend, P, [Append(b"2", b"two")], durable=False)
+    write(local.backend, P, [Append(b"1", b"one")], durable=durable)
+    write(local.backend, P, [Append(b"2", b"two")], durable=durable)
     steps, file = len(locks), os.open(local.logs()[-1], os.O_RDWR)
     fcntl.flock(file, fcntl.LOCK_EX)
     taken = PartitionLog._lock
@@ -92,24 +98,24 @@ def test_a_writer_waits_while_another_one_holds_the_lock(
         taken(log)
 
     monkeypatch.setattr(PartitionLog, "_lock", release)
-    write(local.backend, P, [Append(b"3", b"three")], durable=False)
+    write(local.backend, P, [Append(b"3", b"three")], durable=durable)
     assert len(locks) == steps + 1
-    write(local.backend, P, [Append(b"4", b"four")], durable=False)
+    write(local.backend, P, [Append(b"4", b"four")], durable=durable)
     assert len(locks) == steps + 1
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the twin has released it
     os.close(file)
     assert [*local.rows_anew()] == [b"1", b"2", b"3", b"4"]
 
 
-def test_what_a_dead_writer_left_is_dropped_first(local: LocalStore, locks: list[int]) -> None:
-    write(local.backend, P, [Append(b"1", b"one")], durable=False)
-    write(local.backend, P, [Append(b"2", b"two")], durable=False)
+def test_what_a_dead_writer_left_is_dropped_first(local: LocalStore, locks: list[int], durable: bool) -> None:
+    write(local.backend, P, [Append(b"1", b"one")], durable=durable)
+    write(local.backend, P, [Append(b"2", b"two")], durable=durable)
     log, steps = the_log(local), len(locks)
     with open(local.logs()[-1], "r+b") as file:
         file.seek(log.state.end - log.state.base)
         file.write(encode(log.state.end, NEXT_ROW, b"3", b"unpublished", log.reader.seed))
     log.words[3] = 1
-    write(local.backend, P, [Append(b"4", b"four")], durable=False)
+    write(local.backend, P, [Append(b"4", b"four")], durable=durable)
     assert len(locks) == steps + 1
     assert log.words[3] == 0
     assert [*local.rows_anew()] == [b"1", b"2", b"4"]
@@ -129,13 +135,13 @@ def test_the_disk_begins_with_small_rows_too(
 
 
 def test_an_interrupt_while_a_row_is_written_leaves_the_lock_free(
-    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
-    write(local.backend, P, [Append(b"1", b"one")], durable=False)
+    write(local.backend, P, [Append(b"1", b"one")], durable=durable)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            local.backend.put(P, b"2", b"two", NEXT, durable=False)
+            local.backend.put(P, b"2", b"two", NEXT, durable=durable)
     local.run("b.put(P, b'2', b'theirs', NEXT, durable=False)")
-    write(local.backend, P, [Append(b"3", b"three")], durable=False)
+    write(local.backend, P, [Append(b"3", b"three")], durable=durable)
     assert local.rows_anew() == {b"1": b"one", b"2": b"theirs", b"3": b"three"}
