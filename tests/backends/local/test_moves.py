@@ -163,6 +163,7 @@ def test_an_append_does_not_ask_the_file_that_it_writes_to(local: LocalStore, mo
         patch.setattr(os, "fstat", fstat)
         if twin is not None:
             patch.setattr(files, "_twin", Twin())
+            patch.setattr(log, "_twin", None)  # several steps, which can be seen
         write(local.backend, P, [Append(b"3", b"x")])
     assert asked
     assert name not in asked
