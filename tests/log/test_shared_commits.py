@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from harness.drivers import MEMORY, MakeDriver
 from harness.shared_commit import NAMES, PLAIN, SPACE, Held, SharedCommit
 from streamkit import Record
 from streamkit.errors import Fenced, OutcomeUnknown, SequenceMismatch
+from streamkit.log import commit
 from streamkit.log.commit import Committer
 from streamkit.log.policy import REMOTE
 from streamkit.log.request import Request
@@ -271,3 +273,43 @@ def test_an_interrupt_at_any_step_of_a_commit_without_a_plan_leaves_nobody_behin
     points = cuts(make_driver, victim, 1 if EXHAUSTIVE else 11, PLAIN.index(victim), names=PLAIN)
     assert any(taken)
     covered(f"interrupts of commits without a plan, {kind}", points)
+
+
+def test_callers_are_let_in_before_a_commit_unless_a_thread_that_computes_keeps_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, slept = [0.0], list[float]()
+
+    class Time:
+        monotonic = staticmethod(lambda: now[0])
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            assert seconds == 0
+            slept.append(now[0])
+            now[0] += taken
+
+    with SharedCommit(MEMORY["memory"]) as shared:
+        shared.store.produce(SPACE, "a", [Record(b"begun")])
+        committer = shared.store._writer.committer(SPACE, ())
+        monkeypatch.setattr(commit, "time", Time)
+        answered, waiting = Request(()), Request(())
+        for request in (answered, waiting):
+            request.turn = threading.Lock()
+            request.alive.acquire()
+            committer._queue.append(request)
+        taken = 0.0001
+        committer._let_in()
+        assert not slept, "nobody has an answer yet"
+        answered.done = True
+        committer._let_in()
+        committer._let_in()
+        assert len(slept) == 2
+        taken = 0.005
+        for _ in range(2 * (commit._HASTE + 1)):
+            committer._let_in()
+        assert len(slept) == 4
+        taken, committer._haste = 0.0, 0
+        answered.alive.release()
+        committer._let_in()
+        assert len(slept) == 4, "its thread has left"
