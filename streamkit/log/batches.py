@@ -5,7 +5,7 @@ A reader decides once for a batch, not for every entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ..gaps import Gap
 from ..metadata import NO_METADATA
 from ..model import Entry, Origin
-from .floors import REMOVED, Erasure, Gaps, Removed
+from .floors import REMOVED, Gaps, Removed, joined, overlapping
 from .rows import SegmentRow
 from .segment_view import row_of, sequence_gaps
 from .view import LogView
@@ -121,15 +121,13 @@ def without_hidden(view: LogView, batches: Iterator[Batch], gaps: Gaps) -> Itera
 
 def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
     """`batches`, with a mark in the place of erased entries that may still be stored."""
-    erasing: dict[str, list[Erasure]] = {}
+    found: dict[str, list[tuple[int, int]]] = {}
     for erasure in view.erasing:
-        erasing.setdefault(erasure.segment, []).append(erasure)
+        found.setdefault(erasure.segment, []).append((erasure.first, erasure.last))
+    ranges = {segment: joined(some) for segment, some in found.items()}
     for batch in batches:
         entries = batch.entries
-        ranges = erasing.get(entries[0].segment) if entries else None
-        if ranges and any(
-            erased.first <= entries[-1].sequence and entries[0].sequence <= erased.last for erased in ranges
-        ):
+        if entries and (erased := _erased_of(ranges.get(entries[0].segment, ()), entries)):
             # A batch may join several frames: each entry keeps the origin of its own frame.
             origins: dict[int, Origin] = {}
             marked = []
@@ -137,13 +135,22 @@ def without_erased(view: LogView, batches: Iterator[Batch]) -> Iterator[Batch]:
                 if id(entry.origin) not in origins:
                     origins[id(entry.origin)] = replace(entry.origin, holes=True)
                 origin = origins[id(entry.origin)]
-                if any(erased.first <= entry.sequence <= erased.last for erased in ranges):
+                if entry.sequence in erased:
                     entry = replace(entry, payload=REMOVED["erased"], metadata=NO_METADATA, origin=origin)
                 else:
                     entry = replace(entry, origin=origin)
                 marked.append(entry)
             batch = Batch(batch.timestamp, batch.number, origin, marked)
         yield batch
+
+
+def _erased_of(ranges: Sequence[tuple[int, int]], entries: Sequence[Entry]) -> set[int]:
+    """The sequences of a segment's entries that are in `ranges`, which are in order and do not touch."""
+    first, last = entries[0].sequence, entries[-1].sequence
+    erased = set[int]()
+    for low, high in overlapping(ranges, first, last):
+        erased.update(range(max(first, low), min(last, high) + 1))
+    return erased
 
 
 def without_removed(batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -6,7 +6,9 @@ entry of a segment, or of the whole partition, that can still be read. Readers o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Literal
 
 import msgspec
@@ -23,6 +25,8 @@ __all__ = [
     "Removed",
     "Retained",
     "join_controls",
+    "joined",
+    "overlapping",
 ]
 
 Gaps = Literal["raise", "skip", "yield"]
@@ -142,3 +146,20 @@ def join_controls(controls: Iterable[Control]) -> Control | None:
             joined.changed.then(control.changed),
         )
     return joined
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same sequences as ranges in order that do not touch. Two erasures may have named the same."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return found
+
+
+def overlapping(ranges: Sequence[tuple[int, int]], first: int, last: int) -> Sequence[tuple[int, int]]:
+    """The ranges that hold one of first..last. `ranges` are in order and do not touch: see `joined`."""
+    low = bisect_left(ranges, first, key=itemgetter(1))
+    return ranges[low : bisect_right(ranges, last, low, key=itemgetter(0))]

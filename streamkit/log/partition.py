@@ -669,11 +669,11 @@ class Partition:
         if control.retention is not None:
             self.retention = control.retention
         self.changed = self.changed.then(control.changed)
-        for erasure in control.erasures:
-            erasure = Erasure(erasure.segment, erasure.first, erasure.last, number)
-            if erasure not in self.erasing:
-                self.erasing += (erasure,)
-            self.latest.drop(erasure.segment)
+        if control.erasures:
+            erasing = [Erasure(erasure.segment, erasure.first, erasure.last, number) for erasure in control.erasures]
+            self.erasing = (*(erasure for erasure in self.erasing if erasure.number != number), *erasing)
+            for segment in {erasure.segment for erasure in erasing}:
+                self.latest.drop(segment)
 
     def committed(self, header: Header, record: bytes, after: Mapping[str, SegmentRow]) -> None:
         """A transaction of this process is in the log; `after` are the statuses of the segments that it writes to."""

@@ -386,8 +386,9 @@ def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
     """The last entry of a segment by index and tail, from the cache or by the compiled codec, if nothing was ever
     removed."""
     latest = partition.latest
-    # In this order. An erasure is counted as a drop, then it hides its entries until there is an index without them.
-    # The index takes over the beginning of a tail before that is dropped; and of two entries the later one is kept.
+    # In this order. An erasure first hides its entries, then it counts as a drop. It hides them until there is an index
+    # without them. The index takes over the beginning of a tail before that is dropped; and of two entries the later
+    # one is kept.
     drops, is_whole = latest.drops, partition.is_whole
     tail, index = partition.tail.pieces.get(segment), partition.index
     entry = latest.last_of(segment, index)

@@ -14,7 +14,7 @@ from ..index.upkeep import index_all, purge
 from ..log.batches import Batch, Bounds, Needles
 from ..log.commit import Committer
 from ..log.erased import erasures_of
-from ..log.floors import Control, Erasure
+from ..log.floors import Control, Erasure, joined
 from ..log.partition import Partition
 from ..log.read_partition import partition_batches
 from ..log.read_segment import segment_batches
@@ -23,7 +23,7 @@ from ..log.segment_view import row_of
 from ..log.segments import all_segments
 from ..model import Entry
 from ..space import Space
-from .ranges import Ranges, joined
+from .ranges import Ranges
 from .report import EraseReport, Rewritten
 from .rewrite import clean_partition, clear_leftovers
 from .stored import has_pairs, hidden_up_to, stored_with

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
-from ..log.floors import Erasure
+from ..log.floors import Erasure, joined, overlapping
 from ..log.keys import data_range
 
-__all__ = ["Ranges", "joined"]
+__all__ = ["Ranges"]
 
 
 class Ranges:
@@ -38,20 +38,9 @@ class Ranges:
 
     def holds(self, segment: str, first: int, last: int) -> bool:
         """True if one of the sequences first..last is erased."""
-        return any(low <= last and first <= high for low, high in self.by_segment.get(segment, ()))
+        return bool(overlapping(self.by_segment.get(segment, ()), first, last))
 
     def lacks(self, segment: str, first: int, last: int) -> int:
         """Count the sequences of first..last that are not erased."""
-        parts = self.by_segment.get(segment, ())
-        return last - first + 1 - sum(max(0, min(last, high) - max(first, low) + 1) for low, high in parts)
-
-
-def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same sequences as ranges in order that do not touch. Two erasures may have named the same."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
-        else:
-            found.append((first, last))
-    return found
+        parts = overlapping(self.by_segment.get(segment, ()), first, last)
+        return last - first + 1 - sum(min(last, high) - max(first, low) + 1 for low, high in parts)

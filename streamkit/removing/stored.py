@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ..index.upkeep import gone_up_to
+from ..log.floors import overlapping
 from ..log.index_rows import decode_index_row
 from ..log.keys import data_range, transaction_number
 from ..log.partition import Partition
@@ -43,9 +44,8 @@ def stored_in(partition: Partition, head: Head, ranges: Ranges) -> list[int]:
     if limit:
         for number, record in _records(partition, limit):
             if any(
-                first <= frame.first_sequence + frame.count - 1 and frame.first_sequence <= last
+                overlapping(lost.get(frame.segment, ()), frame.first_sequence, frame.first_sequence + frame.count - 1)
                 for frame in decode_header(record, partition.seed).frames
-                for first, last in lost.get(frame.segment, ())
             ):
                 found.add(number)
     return sorted(found)
