@@ -614,13 +614,15 @@ class Committer:
             return False
         try:
             partition.backend.put(partition.key, key, record, NEXT, durable=partition.durable)
+            counts = not partition.remote or self._still_counts(flight, once=True)
         except (StreamkitError, Reentered) as error:
-            if not self._settle(flight, met=error):
-                self._flight = None
-                flight.clear()
-                partition.counters["conflicts"] += 1
-                partition.refresh((segment,))
-                return False
+            counts = self._settle(flight, met=error)
+        if not counts:
+            self._flight = None
+            flight.clear()
+            partition.counters["conflicts"] += 1
+            partition.refresh((segment,))
+            return False
         partition.committed_lone(base, made, part, timestamp, count)
         self._last, self._wrote = (1, len(record), 1) if self._wrote else _ALL, True
         if not request.done:
