@@ -198,7 +198,9 @@ class LocalBackend:
 
     def change(self, partition: bytes) -> int | None:
         """See `TellsChanges`."""
-        store = self._shared or self._store()
+        store = self._shared
+        if store is None or monotonic() > self._look:
+            store = self._store()
         log = None if store is None else store.logs.get(partition)
         return None if log is None else log.words[END]
 

@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from fix_local import Append, Delete, LocalStore, P, Put, write
 
-from streamkit.backend import Backend
+from streamkit import Record, connect
+from streamkit.backend import Backend, TellsChanges
 from streamkit.errors import StoreClosed
 from streamkit_local import backend, files, log, store
 
@@ -69,10 +71,33 @@ def test_a_reader_notices_that_its_store_was_replaced(
     monkeypatch.setattr(backend, "_LOOK", 0.0)
     write(local.backend, P, [Append(b"1", b"one")])
     os.rename(local.path, tmp_path / "away")
-    for read in (lambda: local.backend.get(P, [b"1"]), lambda: list(local.backend.scan(P, b"", b"\xff"))):
+    told = local.backend
+    assert isinstance(told, TellsChanges)
+    for read in (
+        lambda: local.backend.get(P, [b"1"]),
+        lambda: list(local.backend.scan(P, b"", b"\xff")),
+        lambda: told.change(P),
+    ):
         with pytest.raises(StoreClosed, match="was moved"):
             read()
     assert local.rows_anew() == {}
+
+
+def test_what_is_in_memory_is_not_read_of_a_store_that_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_LOOK", 0.0)
+    with connect(f"file://{tmp_path}/stores") as client:
+        store = client.store(uuid4())
+        store.produce("orders", "order-1", [Record(b"one")])
+        assert store.peek("orders", "order-1") is not None
+        os.rename(tmp_path / "stores" / str(store.id), tmp_path / "away")
+        for read in (
+            lambda: store.peek("orders", "order-1"),
+            lambda: list(store.consume_segment("orders", "order-1")),
+        ):
+            with pytest.raises(StoreClosed, match="was moved"):
+                read()
 
 
 @pytest.mark.parametrize("values", [True, False])
