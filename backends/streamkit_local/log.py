@@ -311,9 +311,9 @@ class PartitionLog:
             raise _too_large(len(value))
         try:
             with self.mutex():
-                if self._append_at_once(key, value, durable):
-                    return LOGGED
                 try:
+                    if self._append_at_once(key, value, durable):
+                        return LOGGED
                     self._lock()
                     state = self.state
                     last = state.last
@@ -323,13 +323,15 @@ class PartitionLog:
                         self._roll()
                     self._append(NEXT_ROW, key, value, durable)
                 finally:
-                    self._unlock()
+                    if self._locked:
+                        self._unlock()
         except OSError as error:
             raise system_fault(error, self.path) from error
         return LOGGED
 
     def _append_at_once(self, key: bytes, value: bytes, durable: bool) -> bool:
-        """Append a small row, as most are, in one step. False where that takes several: then nothing was done.
+        """Append a small row, as most are, in one step. False where that takes several: then nothing was done. The
+        caller releases the lock after an error.
 
         Each call that frees the interpreter lets other threads run, and this one may wait for them.
         """
@@ -344,9 +346,8 @@ class PartitionLog:
             return False  # it may be the row after which the system begins to write
         self.wrote = True
         self._locked.append(file)
-        word: int = 0
         try:
-            word = _twin.append_row(
+            word: int = _twin.append_row(
                 os.pwrite,
                 (lambda: self._sync(file)) if durable else None,
                 file.fd,
@@ -364,11 +365,7 @@ class PartitionLog:
         except OSError as error:
             self._take_back(file, at, error)
             raise
-        finally:
-            if word:
-                self._locked.clear()
-            else:
-                self._unlock()
+        self._locked.clear()  # the twin has released it
         if word:
             state.appended(key, position, word >> 16)
             self.word = word

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
+from types import FrameType
+from typing import Any
 
 import pytest
 from fix_local import Append, LocalStore, P, Put, write
@@ -145,3 +147,38 @@ def test_an_interrupt_while_a_row_is_written_leaves_the_lock_free(
     local.run("b.put(P, b'2', b'theirs', NEXT, durable=False)")
     write(local.backend, P, [Append(b"3", b"three")], durable=durable)
     assert local.rows_anew() == {b"1": b"one", b"2": b"theirs", b"3": b"three"}
+
+
+def test_an_interrupt_at_any_line_leaves_no_lock_noted(local: LocalStore, durable: bool) -> None:
+    write(local.backend, P, [Append(b"0", b"zero")], durable=durable)
+    log, before, lines = the_log(local), sys.gettrace(), 0
+
+    def at(line: int) -> Callable[[FrameType, str, Any], Any]:
+        left = line
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal left
+            if frame.f_code is not PartitionLog._append_at_once.__code__:
+                return None
+            left -= event == "line"
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    for number in range(1, 100):
+        lines = number
+        sys.settrace(at(number))
+        try:
+            local.backend.put(P, b"%03d" % number, b"", NEXT, durable=durable)
+            break
+        except KeyboardInterrupt:
+            assert not log._locked, number
+        finally:
+            sys.settrace(before)
+    assert 10 < lines < 99
+    with open(local.logs()[-1], "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert b"%03d" % lines in local.rows_anew()
