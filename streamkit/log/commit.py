@@ -481,17 +481,7 @@ class Committer:
                 continue
             flight = self._prepare(plan)
             header = flight.header
-            if self._submitted and not all(request.board(header.id, header.number) for request in flight.requests):
-                # One was withdrawn, and others may build on it.
-                flight.clear()
-                continue
-            self._flight = flight
-            withdrawn = False
-            for request in flight.requests:
-                withdrawn = withdrawn or request.withdrawn
-            if withdrawn:
-                self._flight = None
-                flight.clear()
+            if not self._begin(flight, header.id, header.number):
                 continue
             if self._settle(flight):
                 self._finish(flight)
@@ -612,12 +602,7 @@ class Committer:
             self._flight = None
             flight.clear()
             return False
-        try:
-            partition.backend.put(partition.key, key, record, NEXT, durable=partition.durable)
-            counts = not partition.remote or self._still_counts(flight, once=True)
-        except (StreamkitError, Reentered) as error:
-            counts = self._settle(flight, met=error)
-        if not counts:
+        if not self._settle(flight):
             self._flight = None
             flight.clear()
             partition.counters["conflicts"] += 1
@@ -661,16 +646,7 @@ class Committer:
         self._taken = requests
         partition.counters["cache_hits"] += len(parts)
         flight = Flight(requests, results, after, base[5], key, record, count, partition.seed)
-        if self._submitted and not all(request.board(trx.raw_id, trx.number) for request in requests):
-            flight.clear()
-            return False
-        self._flight = flight
-        withdrawn = False
-        for request in requests:
-            withdrawn = withdrawn or request.withdrawn
-        if withdrawn:
-            self._flight = None
-            flight.clear()
+        if not self._begin(flight, trx.raw_id, trx.number):
             return False
         if not self._settle(flight):
             self._flight = None
@@ -685,6 +661,22 @@ class Committer:
                 request.status = status
                 request.succeed(result, trx, count)
         self._flight = None
+        return True
+
+    def _begin(self, flight: Flight, id: bytes, number: int) -> bool:
+        """Make `flight` the transaction whose outcome is not known yet. False if a request was withdrawn: others may
+        build on it, so the transaction is not written."""
+        if self._submitted and not all(request.board(id, number) for request in flight.requests):
+            flight.clear()
+            return False
+        self._flight = flight
+        withdrawn = False
+        for request in flight.requests:
+            withdrawn = withdrawn or request.withdrawn
+        if withdrawn:
+            self._flight = None
+            flight.clear()
+            return False
         return True
 
     def _finish(self, flight: Flight) -> None:
@@ -720,9 +712,8 @@ class Committer:
             flight.clear()
             self.partition.refresh(())
 
-    def _settle(self, flight: Flight, *, left: bool = False, met: Exception | None = None) -> bool:
+    def _settle(self, flight: Flight, *, left: bool = False) -> bool:
         """Write the transaction, exactly once; False if another writer won. `left`: it may have been sent already.
-        `met`: the error that it met when it was first sent.
 
         A lost answer, and a conflict that may be one's own first try, are settled by reading the transaction back:
         own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
@@ -733,8 +724,6 @@ class Committer:
             cause: StreamkitError | None = None
             if attempt or not left:
                 try:
-                    if met is not None and not attempt:
-                        raise met
                     partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
                     return not partition.remote or self._still_counts(flight, once=not lost)
                 except Conflict as error:
