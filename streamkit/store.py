@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from .views.open_view import OpenView
     from .views.view import View
 
-__all__ = ["Store", "draft_of", "inner", "writer_of"]
+__all__ = ["Store", "inner", "writer_of"]
 
 _T = TypeVar("_T")
 AnyOffset = LexKey | bytes | str
@@ -1266,11 +1266,6 @@ def _purge_released(partitions: Sequence[Partition]) -> None:
     for partition in partitions:
         if partition.head.purged < partition.head.released:
             purge(partition)
-
-
-def draft_of(store: Store, space: str, idempotency_key: str | None, lease: Lease | LeaseGrant | None) -> Draft:
-    """Make the draft behind `store.transaction(…)`, for coroutines."""
-    return Draft(store._writer, space, idempotency_key, lease)
 
 
 def writer_of(store: Store) -> Writer:

@@ -45,13 +45,10 @@ class Writer:
         part = self.lone(space, segment, records)
         if part is None:
             return None
-        request, known = Request((part,)), self._shared.spaces.get(space)
-        if known is None or self._handle.closed or len(known.committers) > 1:
-            committer = self.committer(space, request.parts)
-        else:
-            committer = known.committers[0]
+        request = Request((part,))
+        committer = self.committer(space, request.parts)
         committer.commit(request)
-        return request.status or self._status(committer.partition, segment, request)
+        return self.status(committer.partition, segment, request)
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
@@ -113,10 +110,12 @@ class Writer:
     ) -> SegmentStatus:
         """Commit as `commit` does, and return the status of one of its segments."""
         partition = self._committed(space, request, lease)
-        return request.status or self._status(partition, segment, request)
+        return self.status(partition, segment, request)
 
-    def _status(self, partition: Partition, segment: str, request: Request) -> SegmentStatus:
+    def status(self, partition: Partition, segment: str, request: Request) -> SegmentStatus:
         """The status of a segment after a committed request."""
+        if request.status is not None:
+            return request.status
         assert request.trx is not None
         return written(partition, request.result, request.trx, request.count)[segment]
 

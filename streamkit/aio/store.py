@@ -15,7 +15,6 @@ from ..errors import Fenced
 from ..leases import Lease, LeaseGrant
 from ..log.commit import Committer
 from ..log.request import Part
-from ..log.statuses import written
 from ..model import Entry, Record, SegmentStatus
 from ..statistics import Statistics
 from ..store import AnyOffset, Store, writer_of
@@ -126,10 +125,7 @@ class AsyncStore:
         except asyncio.CancelledError as cancelled:
             tell_none(cancelled)
             raise
-        if request.status is not None:
-            return request.status
-        assert request.trx is not None
-        return written(committer.partition, request.result, request.trx, request.count)[part.segment]
+        return self._writer.status(committer.partition, part.segment, request)
 
     def transaction(
         self, space: str, idempotency_key: str | None = None, lease: AsyncLease | Lease | LeaseGrant | None = None

@@ -15,7 +15,8 @@ from ...aio.transaction import is_much
 from ...errors import OutcomeUnknown
 from ...leases import LeaseGrant
 from ...model import Record
-from ...store import draft_of
+from ...store import writer_of
+from ...transaction import Draft
 from ..encoding import TransactionName, name_of_transaction
 from ..names import encode_name
 from ..problems import Problem, problem_of
@@ -85,7 +86,7 @@ async def write(
     try:
         if len(parts) == 1 and parts[0][1] and not is_much(parts[0][1]):
             # The same as below, without what only several parts, or large ones, need.
-            draft = draft_of(store.sync, space, key, grant)
+            draft = Draft(writer_of(store.sync), space, key, grant)
             draft.entered = True
             draft.add(*parts[0])
             draft.ended = True
