@@ -55,8 +55,8 @@ _twin: Any = speed.twin
 
 
 class _Part(NamedTuple):
-    """The files of a run, or those that a merge has finished. They have the data rows of each segment of which the
-    first key is not before `low`, and before `high`."""
+    """The files of a run, or those that a merge has finished. They have the data rows of the segments whose first key
+    is at least `low` and before `high`."""
 
     files: Sequence[RunFile]
     low: bytes = b""
