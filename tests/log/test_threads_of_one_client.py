@@ -142,19 +142,24 @@ def test_a_key_is_known_while_it_leaves_the_tail_for_the_first_index(
     assert [found["a"].trx for found in told] == [status.trx]
 
 
-def test_a_peek_keeps_nothing_that_was_erased_while_it_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.produce("s", "a", [Record(b"first"), Record(b"erased")])
-    find = read_segment._load_last
+def _erase_during(store: Store, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Have another thread erase sequence 2 of `a` before the next call of this function returns."""
+    function = getattr(owner, name)
 
-    def slow(*where: Any) -> Any:
-        found = find(*where)
+    def slow(*arguments: Any) -> Any:
+        found = function(*arguments)
         monkeypatch.undo()
         thread = threading.Thread(target=lambda: store.erase("s", "a", first=2))
         thread.start()
         thread.join(PATIENCE)
         return found
 
-    monkeypatch.setattr(read_segment, "_load_last", slow)
+    monkeypatch.setattr(owner, name, slow)
+
+
+def test_a_peek_keeps_nothing_that_was_erased_while_it_was_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.produce("s", "a", [Record(b"first"), Record(b"erased")])
+    _erase_during(store, monkeypatch, read_segment, "_load_last")
     store.peek("s", "a")
     assert store.peek("s", "a").payload == b"first"
 
@@ -164,17 +169,7 @@ def test_a_peek_keeps_nothing_that_was_erased_after_its_view_was_taken(
 ) -> None:
     store.produce("s", "a", [Record(b"first")])
     store.produce("s", "a", [Record(b"erased")])
-    take = Partition.view
-
-    def slow(partition: Partition) -> Any:
-        found = take(partition)
-        monkeypatch.undo()
-        thread = threading.Thread(target=lambda: store.erase("s", "a", first=2))
-        thread.start()
-        thread.join(PATIENCE)
-        return found
-
-    monkeypatch.setattr(Partition, "view", slow)
+    _erase_during(store, monkeypatch, Partition, "view")
     store.peek("s", "a")
     assert store.peek("s", "a").payload == b"first"
 
