@@ -12,6 +12,7 @@ import msgspec
 
 from .backend import Ambiguous, Backend, Grant, ShowsLeases
 from .clock import Clock
+from .decoders import json_decoder
 from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
 from .names import check_name
 from .warn import warn
@@ -52,7 +53,7 @@ class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
             raise TypeError(f"the text of a grant is str, not {type(text).__name__}")
         try:
             data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-            return check_grant(msgspec.json.decode(data, type=cls))
+            return check_grant(json_decoder(cls).decode(data))
         except (ValueError, TypeError):
             raise ValueError("the text is no grant of a lease; pass the result of LeaseGrant.encode()") from None
 

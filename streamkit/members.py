@@ -12,6 +12,7 @@ from types import TracebackType
 import msgspec
 
 from .arguments import check_seconds, check_texts
+from .decoders import json_decoder
 from .errors import (
     CorruptData,
     Fenced,
@@ -185,7 +186,7 @@ class Members:
         # Trimmed records belong to members that have left, or whose leases have ended.
         for entry in self._store.consume_segment(_SPACE, self.group, min_sequence=self._seen + 1, gaps="skip"):
             try:
-                note = msgspec.json.decode(entry.payload, type=_Note)
+                note = json_decoder(_Note).decode(entry.payload)
             except msgspec.DecodeError as error:
                 raise CorruptData(f"the members of {self.group!r} cannot be read: {error}") from error
             with self._lock:

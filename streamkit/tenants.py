@@ -9,6 +9,7 @@ import msgspec
 
 from .arguments import check_texts, check_type
 from .client import Client
+from .decoders import json_decoder
 from .errors import CorruptData, SequenceMismatch, SpaceFull
 from .model import Record
 from .names import check_name
@@ -150,7 +151,7 @@ class Tenants:
         if not entry.sequence:
             return None, 0
         try:
-            return msgspec.json.decode(entry.payload, type=Tenant), entry.sequence
+            return json_decoder(Tenant).decode(entry.payload), entry.sequence
         except msgspec.DecodeError as error:
             raise CorruptData(f"the space {self._space!r} has entries that are no tenants, such as {name!r}") from error
 

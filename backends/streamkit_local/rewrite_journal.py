@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from streamkit.checksum import crc32
+from streamkit.decoders import msgpack_decoder
 
 from .files import OpenFile, create_file, sync_directory, unlink, write_all
 from .record import HEADER
@@ -36,7 +37,7 @@ class Note(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Note).decode
+_decode = msgpack_decoder(Note).decode
 
 
 def _name(path: str) -> str:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from streamkit.decoders import msgpack_decoder
+
 from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, StoredRecord
 
 __all__ = [
@@ -149,8 +151,8 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Snapshot).decode
-_decode_index = msgspec.msgpack.Decoder(list[tuple[bytes, int]]).decode
+_decode = msgpack_decoder(_Snapshot).decode
+_decode_index = msgpack_decoder(list[tuple[bytes, int]]).decode
 
 
 class State:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from streamkit.backend import Ambiguous, Conflict, Grant, first_token
+from streamkit.decoders import json_decoder
 from streamkit.errors import CorruptData, LeaseLost, Unavailable
 
 from .bucket import Bucket
@@ -109,7 +110,7 @@ class Leases:
         if found is None:
             return None
         try:
-            lease = msgspec.json.decode(found.data, type=_Lease)
+            lease = json_decoder(_Lease).decode(found.data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise CorruptData(
                 f"the object {self._name(name)} is no lease; remove it if no process holds the lease"

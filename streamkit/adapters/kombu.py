@@ -25,6 +25,7 @@ from uuid import uuid4
 
 import msgspec
 
+from ..decoders import json_decoder
 from ..errors import MissingDependency
 
 try:
@@ -358,7 +359,7 @@ class Channel(virtual.Channel):
             self._sweep()
             at, bindings = time.monotonic(), dict[Binding, None]()
             for entry in self._store.consume_segment(_SPACE, _segment(exchange), gaps="skip"):
-                verb, *parts = msgspec.json.decode(entry.payload, type=list[str])
+                verb, *parts = json_decoder(list[str]).decode(entry.payload)
                 binding = parts[0], parts[1], parts[2]
                 if verb == "bind":
                     bindings[binding] = None
@@ -391,7 +392,7 @@ class Channel(virtual.Channel):
             queue, entry = segment.removeprefix(_use_segment("")), self._store.peek(_SPACE, segment)
             if not entry.sequence or queue in self._lifetimes:
                 continue
-            use = msgspec.json.decode(entry.payload, type=_Use)
+            use = json_decoder(_Use).decode(entry.payload)
             idle, lifetime = time.time() - use.at, max(use.lifetime, self.abandoned_after)
             if idle >= lifetime and self._has_queue(queue):
                 _log.warning("queue %r is removed: no process has used it for long", queue)

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from ..decoders import msgpack_decoder
 from ..errors import MissingDependency
 
 try:
@@ -88,7 +89,7 @@ class _Writes(msgspec.Struct, frozen=True, tag="writes"):
 
 
 _Part = TypeVar("_Part", _Checkpoint | _Writes, tuple[str, Any, Typed | None])
-_DECODER = msgspec.msgpack.Decoder(_Checkpoint | _Writes)
+_DECODER = msgpack_decoder(_Checkpoint | _Writes)
 _encode = msgspec.msgpack.Encoder().encode
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ..decoders import convert, json_decoder
+
 __all__ = ["Action", "Add", "Metadata", "Protocol", "Remove", "action_of_row", "actions_of", "column_types"]
 
 Number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -88,8 +90,8 @@ class _Schema(msgspec.Struct):
     fields: list[_Column]
 
 
-_line = msgspec.json.Decoder(Action)
-_schema = msgspec.json.Decoder(_Schema)
+_line = json_decoder(Action)
+_schema = json_decoder(_Schema)
 
 
 def actions_of(text: str) -> Iterator[Action]:
@@ -106,7 +108,7 @@ def actions_of(text: str) -> Iterator[Action]:
 
 def action_of_row(row: Mapping[str, Any]) -> Action:
     """The action of a row of a Parquet checkpoint."""
-    return msgspec.convert({kind: _plain(kind, body) for kind, body in row.items() if _is_there(body)}, Action)
+    return convert({kind: _plain(kind, body) for kind, body in row.items() if _is_there(body)}, Action)
 
 
 def _is_there(body: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ..decoders import json_decoder
 from ..errors import PermanentError
 from .errors import UNDECODABLE
 
@@ -88,7 +89,7 @@ def log_tail(table: str) -> list[str]:
     log = os.path.join(table, LOG)
     first = 0
     with contextlib.suppress(OSError, RecursionError, *UNDECODABLE), open(os.path.join(log, _HINT), "rb") as hint:
-        first = msgspec.json.decode(hint.read(), type=_Checkpoint).version
+        first = json_decoder(_Checkpoint).decode(hint.read()).version
     names = sorted(name for name in os.listdir(log) if _NAME.fullmatch(name))
     if not any(int(name[:20]) == first and "checkpoint" in name for name in names):
         first = 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..checksum import crc32
+from ..decoders import json_decoder
 from .file_builder import Rows
 from .snapshot import File
 from .table import Table
@@ -114,7 +115,7 @@ def parts_of(path: str, size: int, footer: Any) -> list[tuple[File, int]]:
     if seal != b"%08x" % crc32(said):
         return []
     found, groups = list[tuple[File, int]](), 0
-    for file, payload in msgspec.json.decode(said, type=list[tuple[File, int]]):
+    for file, payload in json_decoder(list[tuple[File, int]]).decode(said):
         begin, end = file.groups or (0, 0)
         rows = [footer.row_group(group).num_rows for group in range(begin, min(end, footer.num_row_groups))]
         if begin != groups or begin + len(rows) != end or sum(rows) != file.rows:

@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 
 from ..arguments import check_type
+from ..decoders import json_decoder
 from ..errors import PermanentError, StreamkitError, Unavailable
 from .snapshot import File
 
@@ -181,7 +182,7 @@ class Processes:
                 if not answer.endswith(b"\n"):
                     _close(process.stdin)
                     raise Unavailable(f"a process that wrote files of the space {task.space!r} ended: run it again")
-                result = msgspec.json.decode(answer, type=Wrote | Rewritten | str)
+                result = json_decoder(Wrote | Rewritten | str).decode(answer)
                 if isinstance(result, str):
                     raise _error(result)
                 done.put(result)

@@ -21,6 +21,7 @@ from uuid import UUID
 
 import msgspec
 
+from ..decoders import convert, json_decoder
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.rows import Settings
 from ..space import MOST_PARTITIONS, settings_of
@@ -90,7 +91,7 @@ class _Statistics(msgspec.Struct, rename={"rows": "numRecords", "least": "minVal
     most: _Ends
 
 
-_statistics = msgspec.json.Decoder(_Statistics)
+_statistics = json_decoder(_Statistics)
 
 
 class PartitionCommit(NamedTuple):
@@ -333,7 +334,7 @@ class Table(TableFiles):
         """The space's settings; of earlier releases' tables only how many partitions it has."""
         try:
             # msgspec reads no Infinity, which an idempotency window may be.
-            found = msgspec.convert(json.loads(state.configuration.get(_SETTINGS) or "{}"), _Kept)
+            found = convert(json.loads(state.configuration.get(_SETTINGS) or "{}"), _Kept)
             return settings_of(self.partitions(state), *msgspec.structs.astuple(found))
         except (*UNDECODABLE, RecursionError) as error:
             raise Damaged(f"{self.url}: its property {_SETTINGS} cannot be read: {error}") from error

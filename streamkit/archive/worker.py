@@ -7,6 +7,7 @@ import sys
 import msgspec
 
 from ..client import connect
+from ..decoders import json_decoder
 from ..errors import StreamkitError
 from .spread import Rewritten, Task, Wrote, discard_files, do_task
 
@@ -15,10 +16,10 @@ __all__: list[str] = []
 
 def main() -> None:
     read, write = sys.stdin.buffer, sys.stdout.buffer
-    url, archive = msgspec.json.decode(read.readline(), type=tuple[str, str | None])
+    url, archive = json_decoder(tuple[str, str | None]).decode(read.readline())
     with connect(url, archive=archive) as client:
         while line := read.readline():
-            task = msgspec.json.decode(line, type=Task)
+            task = json_decoder(Task).decode(line)
             store = client.store(task.store)
             answer: Wrote | Rewritten | str
             try:

@@ -22,6 +22,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from ..decoders import json_decoder
 from ..errors import CorruptData, UnsupportedVersion
 from ..lexkey import LexKey, Unsigned
 from .report import BackupPoint
@@ -189,11 +190,11 @@ def encode_json(row: PartitionBackup | PointRow) -> bytes:
 def decode_json(kind: type[_T], key: bytes, data: bytes) -> _T:
     try:
         if kind is PointRow:
-            found = msgspec.json.decode(data, type=dict[str, Any]).get("format")
+            found = json_decoder(dict[str, Any]).decode(data).get("format")
             if found != FORMAT:
                 raise UnsupportedVersion(
                     f"the backup's point {key!r} has format {found!r}; this release reads {FORMAT}. Upgrade streamkit."
                 )
-        return msgspec.json.decode(data, type=kind)
+        return json_decoder(kind).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptData(f"the backup's row {key!r} is damaged: restore an earlier point") from error

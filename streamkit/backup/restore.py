@@ -15,6 +15,7 @@ import msgspec
 
 from ..backend import ABSENT, ANY, NEXT, Backend, Expect
 from ..clock import Clock
+from ..decoders import json_decoder
 from ..errors import CorruptData, PermanentError
 from ..log.erased import earlier_rows
 from ..log.floors import Erasure
@@ -126,7 +127,7 @@ class _Restore:
         value = self._backend.get(_MARKER[0], [_MARKER[1]])[0]
         if value is not None:
             try:
-                begun = msgspec.json.decode(value.data, type=_Marker)
+                begun = json_decoder(_Marker).decode(value.data)
             except msgspec.MsgspecError as error:
                 raise CorruptData(
                     f"the record of a stopped restore into the store {self._store.id} cannot be read: "

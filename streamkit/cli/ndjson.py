@@ -16,6 +16,8 @@ from streamkit import Record
 from streamkit.errors import InvalidName, InvalidRecord
 from streamkit.names import check_name
 
+from ..decoders import json_decoder
+
 __all__ = ["BATCH_BYTES", "RecordBatch", "SegmentOf", "read_batches", "segment_from", "segment_named"]
 
 BATCH_BYTES = 16 << 20
@@ -40,7 +42,7 @@ class RecordBatch(NamedTuple):
 def segment_from(field: str) -> SegmentOf:
     """Take the segment from the top-level field `field` of each line, text or an integer."""
     line_type = msgspec.defstruct("Line", [("segment", str | int)], rename={"segment": field})
-    decode = msgspec.json.Decoder(line_type).decode
+    decode = json_decoder(line_type).decode
 
     def segment(line: bytes) -> str:
         return str(decode(line).segment)  # type: ignore[attr-defined]
@@ -50,7 +52,7 @@ def segment_from(field: str) -> SegmentOf:
 
 def segment_named(name: str) -> SegmentOf:
     """Return a function that gives every line, any JSON value, to the segment `name`."""
-    decode = msgspec.json.Decoder(msgspec.Raw).decode
+    decode = json_decoder(msgspec.Raw).decode
 
     def segment(line: bytes) -> str:
         decode(line)

@@ -19,6 +19,8 @@ import msgspec
 from streamkit import TRX, Entry, SegmentStatus
 from streamkit.terminal import json_escaped, visible
 
+from ..decoders import json_decoder
+
 __all__ = [
     "confirmed",
     "entry_line",
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 _json = msgspec.json.Encoder()
-_is_json = msgspec.json.Decoder(msgspec.Raw).decode
+_is_json = json_decoder(msgspec.Raw).decode
 
 
 def print_line(line: bytes | str) -> None:

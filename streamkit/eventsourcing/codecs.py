@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from ..decoders import convert, json_decoder, msgpack_decoder
 from ..errors import CorruptData, MissingDependency
 
 __all__ = ["Codec", "JsonCodec", "MsgpackCodec", "PydanticCodec"]
@@ -102,11 +103,11 @@ class JsonCodec(_MsgspecCodec[T]):
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder()
         self._sorting = msgspec.json.Encoder(order="deterministic")
-        self._decoder = msgspec.json.Decoder(type)
+        self._decoder = json_decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
         """Return a decoded part as a value of `type`: text becomes a UUID, a date or bytes if `type` is one."""
-        return msgspec.convert(value, type, builtin_types=(), str_keys=True)
+        return convert(value, type, builtin_types=(), str_keys=True)
 
 
 class MsgpackCodec(_MsgspecCodec[T]):
@@ -115,11 +116,11 @@ class MsgpackCodec(_MsgspecCodec[T]):
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._sorting = msgspec.msgpack.Encoder(order="deterministic")
-        self._decoder = msgspec.msgpack.Decoder(type)
+        self._decoder = msgpack_decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
         """Return a decoded part as a value of `type`."""
-        return msgspec.convert(value, type, builtin_types=(bytes,))
+        return convert(value, type, builtin_types=(bytes,))
 
 
 class PydanticCodec(Generic[T]):

@@ -25,6 +25,7 @@ from uuid import UUID
 
 import msgspec
 
+from ..decoders import json_decoder
 from ..errors import CorruptData, UnsupportedVersion
 
 __all__ = [
@@ -143,10 +144,10 @@ class End(_Line, frozen=True, tag="end"):
 Line = Export | Space | Partition | Key | Gap | EntryLine | Checkpoint | End
 
 _encoder = msgspec.json.Encoder(order="deterministic")
-_decode: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
-_check_json = msgspec.json.Decoder(msgspec.Raw).decode
-_text = msgspec.json.Decoder(str).decode
-_format = msgspec.json.Decoder(dict[str, Any]).decode
+_decode: Callable[[bytes], Line] = json_decoder(Line).decode
+_check_json = json_decoder(msgspec.Raw).decode
+_text = json_decoder(str).decode
+_format = json_decoder(dict[str, Any]).decode
 
 
 def encode_line(line: Line) -> bytes:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..backend import ABSENT, NEXT, Backend
+from ..decoders import json_decoder
 from ..errors import CorruptData, PermanentError, SpaceExists, Unavailable, UnsupportedVersion
 from ..log.floors import Changed, Retained
 from ..log.keys import CATALOG, HEAD, partition_key, space_key, transaction_key, transaction_prefix
@@ -442,6 +443,6 @@ def _edited(number: int) -> CorruptData:
 
 def _decode_marker(space: str, data: bytes) -> _Marker:
     try:
-        return msgspec.json.decode(data, type=_Marker)
+        return json_decoder(_Marker).decode(data)
     except msgspec.MsgspecError as error:
         raise CorruptData(f"space {space!r}: the row of an import that was begun is damaged: {error}") from error

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ..clock import Clock
+from ..decoders import msgpack_decoder
 from ..errors import (
     CorruptData,
     EntriesRemoved,
@@ -59,7 +60,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_snapshots = msgspec.msgpack.Decoder(_Snapshot)
+_snapshots = msgpack_decoder(_Snapshot)
 _VERSION = 2
 """The version of new snapshots. Version 1 lacks the sets `alone` and `doubted` and the error texts; both are read."""
 
@@ -107,7 +108,7 @@ class Chain(Generic[S, B]):
         self._clock = clock
         self._snapshots = prefix + "/snapshots"
         self._batch = batch
-        self._decoder = msgspec.msgpack.Decoder(batch)
+        self._decoder = msgpack_decoder(batch)
         self._make = make
         self._save = save
         self._records = records

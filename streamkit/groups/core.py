@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ..decoders import msgpack_decoder
 from ..errors import DeliveryLost, OutcomeUnknown, PermanentError, SequenceMismatch, StreamkitError
 from ..model import Entry
 from ..names import InternalName
@@ -54,7 +55,7 @@ T = TypeVar("T")
 _AGAIN = 1.0
 """Seconds after which acknowledgements are written again that could not be."""
 _encoder = msgspec.msgpack.Encoder()
-_feeds = msgspec.msgpack.Decoder(FeedState)
+_feeds = msgpack_decoder(FeedState)
 
 
 def feed_chain(store: Store, space: InternalName) -> Chain[FeedState, FeedBatch]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..decoders import msgpack_decoder
 from .events import (
     Acked,
     Added,
@@ -103,7 +104,7 @@ class _Saved(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Saved)
+_decoder = msgpack_decoder(_Saved)
 
 
 class LaneState:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import msgspec
 
 from ..checksum import crc32
+from ..decoders import Decoders
 from ..errors import CorruptData
-from .decoders import Decoders
 from .record_format import Body
 from .request import Part, Request
 

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
+from ..decoders import Decoders
 from ..errors import CorruptData
-from .decoders import Decoders
 from .rows import DataRow, FenceRow, KeyRow, SegmentRow
 
 __all__ = ["decode_index_row", "encode_index_row", "join_data", "piece_count"]

@@ -25,6 +25,7 @@ import msgspec
 from .. import speed
 from ..checksum import crc32, crc32_short
 from ..compression import compress, decompress
+from ..decoders import msgpack_decoder
 from ..digest import blake2b
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from ..metadata import NO_METADATA, Metadata
@@ -198,16 +199,16 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_headers = msgspec.msgpack.Decoder(Header)
-_frame_heads = msgspec.msgpack.Decoder(FrameHead)
+_headers = msgpack_decoder(Header)
+_frame_heads = msgpack_decoder(FrameHead)
 _Sequence = Annotated[int, msgspec.Meta(ge=0)]
-_lone_heads = msgspec.msgpack.Decoder(tuple[int, int, bytes, bytes, int, int, str, _Sequence, Literal[1]])
+_lone_heads = msgpack_decoder(tuple[int, int, bytes, bytes, int, int, str, _Sequence, Literal[1]])
 """The fields of a FrameHead, of a frame of one entry."""
-_lone_payload = msgspec.msgpack.Decoder(tuple[tuple[bytes]])
-_payloads = msgspec.msgpack.Decoder(tuple[list[bytes]])
-_payloads_metadata = msgspec.msgpack.Decoder(tuple[list[bytes], list[dict[str, str] | None]])
-_holes = msgspec.msgpack.Decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
-_apart = msgspec.msgpack.Decoder(tuple[int, bytes, list[bytes], list[dict[str, str] | None] | None])
+_lone_payload = msgpack_decoder(tuple[tuple[bytes]])
+_payloads = msgpack_decoder(tuple[list[bytes]])
+_payloads_metadata = msgpack_decoder(tuple[list[bytes], list[dict[str, str] | None]])
+_holes = msgpack_decoder(tuple[list[bytes | Literal[1, 3]], list[dict[str, str] | None] | None])
+_apart = msgpack_decoder(tuple[int, bytes, list[bytes], list[dict[str, str] | None] | None])
 
 
 _twin: Any = speed.twin and speed.twin.Records(Entry, TRX, Origin, FrameHead, Metadata, NO_METADATA)

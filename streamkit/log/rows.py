@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from ..checksum import crc32
+from ..decoders import Decoders
 from ..errors import CorruptData, UnsupportedVersion
-from .decoders import Decoders
 from .floors import Changed, Erasure, Floor, Reason, Removal, Retained
 from .manifest import Manifest
 from .packs import PackFile

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from ..decoders import json_decoder
 from ..errors import CorruptData, SequenceMismatch, StreamkitError, UnsupportedVersion
 from ..model import Record
 from ..names import InternalName, internal_name
@@ -128,7 +129,7 @@ class Register:
 
 def decode(name: str, payload: bytes) -> RouteState | None:
     try:
-        state = msgspec.json.decode(payload, type=RouteState)
+        state = json_decoder(RouteState).decode(payload)
     except msgspec.DecodeError as error:
         raise CorruptData(f"the state of the route {name!r} cannot be read: {error}") from error
     if state.format > FORMAT:

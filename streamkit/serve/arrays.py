@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ..decoders import json_decoder
+
 __all__ = ["is_longer"]
 
 _MOST = 100_000
@@ -34,4 +36,4 @@ def is_longer(array: bytes | Raw, most: int) -> bool:
 def _decoder(most: int) -> msgspec.json.Decoder[Any]:
     """msgspec stops at the first element that a struct of an array's form has no field for; a list has no such end."""
     fields: list[Any] = [(f"_{number}", Raw | UnsetType, UNSET) for number in range(most)]
-    return msgspec.json.Decoder(msgspec.defstruct("Bounded", fields, array_like=True, forbid_unknown_fields=True))
+    return json_decoder(msgspec.defstruct("Bounded", fields, array_like=True, forbid_unknown_fields=True))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ..decoders import json_decoder
 from ..gaps import Gap
 from ..log.offsets import text_of_one
 from ..model import TRX, Entry
@@ -69,7 +70,7 @@ def name_of_transaction(trx: TRX) -> TransactionName:
     return TransactionName(_uuid(trx.raw_id), _node(trx.raw_node), trx.number)
 
 
-_validate = msgspec.json.Decoder(Raw).decode
+_validate = json_decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
 _JSON_STARTS = frozenset(b'{["-0123456789tfn \t\r\n')
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")

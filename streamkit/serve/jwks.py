@@ -13,6 +13,7 @@ import jwt
 import msgspec
 
 from ..clock import Clock
+from ..decoders import json_decoder
 from .problems import Problem
 
 __all__ = ["KeySet", "PublicKey"]
@@ -112,7 +113,7 @@ def _read(url: str) -> dict[str | None, PublicKey]:
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
         data = answer.read(_MOST)  # a longer answer is cut, so it is no JSON
     found: dict[str | None, PublicKey] = {}
-    for jwk in msgspec.json.decode(data, type=_Keys).keys:
+    for jwk in json_decoder(_Keys).decode(data).keys:
         key = _key_of(jwk)
         if key is not None:
             kid = jwk.get("kid")

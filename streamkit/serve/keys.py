@@ -18,6 +18,8 @@ from uuid import UUID
 
 import msgspec
 
+from ..decoders import json_decoder
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -88,7 +90,7 @@ class KeyFile:
         except FileNotFoundError:
             return []
         try:
-            stored = msgspec.json.decode(data, type=_Stored)
+            stored = json_decoder(_Stored).decode(data)
         except msgspec.DecodeError as error:
             raise ValueError(f"{self.path} is no file of keys ({error}); `streamkit keys create` makes one") from None
         if stored.version != 1:

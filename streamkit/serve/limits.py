@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ..decoders import convert
+
 __all__ = ["Limits", "limits_of"]
 
 
@@ -19,7 +21,7 @@ def limits_of(given: Iterable[str]) -> Limits:
             raise ValueError(f"there is no limit {name!r}; write NAME=NUMBER with one of {known}")
         values[name] = value
     try:
-        limits = msgspec.convert(values, Limits, strict=False)
+        limits = convert(values, Limits, strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"a limit is NAME=NUMBER: {error}") from None
     for name in values:

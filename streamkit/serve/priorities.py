@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from ..aio import AsyncStore
+from ..decoders import json_decoder
 from ..errors import StreamkitError
 from ..model import Record
 from ..names import internal_name
@@ -48,7 +49,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _NONE = Rules()
-_decode = msgspec.json.Decoder(Rules).decode
+_decode = json_decoder(Rules).decode
 
 
 async def read_rules(store: AsyncStore) -> Rules:

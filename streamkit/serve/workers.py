@@ -13,6 +13,7 @@ from types import FrameType
 
 import msgspec
 
+from ..decoders import json_decoder
 from .server import Options, listen, make_application, serve
 
 __all__ = ["serve_by_workers"]
@@ -70,7 +71,7 @@ class _Supervisor:
 
 
 def _work(handle: int) -> None:
-    options = msgspec.json.decode(os.environ.pop("STREAMKIT_WORKER"), type=Options)
+    options = json_decoder(Options).decode(os.environ.pop("STREAMKIT_WORKER"))
     serve(options, sockets=[socket.socket(fileno=handle)])
 
 

@@ -18,6 +18,8 @@ from uuid import UUID
 
 import msgspec
 
+from ..decoders import convert, json_decoder
+
 __all__ = ["SpaceOffset", "StreamOffset", "decode", "encode"]
 
 _VERSION = 2
@@ -79,19 +81,19 @@ def decode(offset: dict[str, Any]) -> StreamOffset:
             f"the checkpoint's offset has version {version!r}; this release reads {_VERSION}. Upgrade streamkit, or "
             "begin with a new checkpoint"
         )
-    stored = msgspec.convert(offset, _Stored)
+    stored = convert(offset, _Stored)
     spaces = {}
     for name, place in stored.spaces.items():
         read = tuple((at, 0) if isinstance(at, int) else at for at in place.read)
-        spaces[msgspec.json.decode(name, type=tuple[UUID, str])] = SpaceOffset(place.incarnation, read)
+        spaces[json_decoder(tuple[UUID, str]).decode(name)] = SpaceOffset(place.incarnation, read)
     return StreamOffset(spaces, stored.rows, stored.named)
 
 
 def _decode_first(offset: dict[str, Any]) -> StreamOffset:
     read: dict[tuple[UUID, str], dict[int, int]] = {}
-    for name, number in msgspec.convert(offset, dict[str, int]).items():
+    for name, number in convert(offset, dict[str, int]).items():
         if name != "version":
-            store, space, partition = msgspec.json.decode(name, type=tuple[UUID, str, int])
+            store, space, partition = json_decoder(tuple[UUID, str, int]).decode(name)
             read.setdefault((store, space), {})[partition] = number
     spaces = {}
     for key, numbers in read.items():

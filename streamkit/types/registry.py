@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 import msgspec
 
 from ..arguments import check_choice, check_type
+from ..decoders import json_decoder, msgpack_decoder
 from ..errors import CorruptData, PermanentError, UnsupportedVersion
 from ..eventsourcing.codecs import Codec, JsonCodec, MsgpackCodec, PydanticCodec
 from ..eventsourcing.versions import (
@@ -85,7 +86,7 @@ class Type(Generic[T]):
         self.decode: Callable[[bytes], T] = self._codec.decode
         if not self.is_pydantic:
             # The codec's own decoder, without its translation of errors: it is called for each entry.
-            self.decode = (msgspec.json.Decoder if codec == "json" else msgspec.msgpack.Decoder)(kind).decode
+            self.decode = (json_decoder if codec == "json" else msgpack_decoder)(kind).decode
 
     def record(self, value: T, metadata: Mapping[str, str] | None) -> Record:
         """Return the record for a value. TypeError if it would be read as another value."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ..decoders import json_decoder
 from ..errors import CorruptData, PermanentError, StreamkitError, Unavailable, UnsupportedVersion
 from ..run.reading import SpacePosition
 from .view import ViewFailure
@@ -172,7 +173,7 @@ def read_state(db: sqlite3.Connection, path: str) -> State | None:
     if row is None:
         return None
     try:
-        state = msgspec.json.decode(row[0], type=State)
+        state = json_decoder(State).decode(row[0])
     except msgspec.DecodeError as error:
         raise CorruptData(f"the view's database {path} does not say where it is: rebuild() the view") from error
     if state.format > FORMAT:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..arguments import check_type
+from ..decoders import json_decoder
 from ..errors import PermanentError, Unavailable
 from ..metadata import NO_METADATA, Metadata
 from ..model import TRX, Entry, Origin
@@ -32,7 +33,7 @@ _PLACE = struct.Struct("<QQQHH")
 _MOST = (1 << 63) - 1
 """SQLite's largest number."""
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, str]).decode
+_decode = json_decoder(dict[str, str]).decode
 
 Row = tuple[Any, ...]
 

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from ..arguments import check_several, check_type
+from ..decoders import json_decoder
 from ..model import Entry
 from .conditions import Column, extract, json_path
 from .entries import COLUMNS, DEFINITION, NumberedEntries, encode, limited, placeholders
 
 __all__ = ["Query"]
 
-_decode = msgspec.json.Decoder(msgspec.Raw).decode
+_decode = json_decoder(msgspec.Raw).decode
 _DEEP = 500
 """The deepest nesting that every release of SQLite accepts as JSON; the limit differs between releases."""
 

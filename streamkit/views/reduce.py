@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ..arguments import check_function
+from ..decoders import msgpack_decoder
 from ..errors import PermanentError
 from ..exact import difference
 from ..model import Entry
@@ -49,7 +50,7 @@ class Reduce(EntryView, Generic[S]):
         self._fn = fn
         self._initial = initial
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decoder = msgspec.msgpack.Decoder(type if type is not None else _type_of(initial))
+        self._decoder = msgpack_decoder(type if type is not None else _type_of(initial))
         self._written(initial)
         self._state: S = copy.deepcopy(initial)
 

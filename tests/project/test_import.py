@@ -86,16 +86,59 @@ def test_public_names_are_there_before_they_are_loaded() -> None:
     assert "streamkit.views.view" in _loaded(program)
 
 
+def test_threads_that_make_the_first_decoders_of_a_class_do_not_crash_the_process() -> None:
+    program = """
+import sys, threading, types
+import msgspec
+from streamkit.decoders import Decoders, convert, json_decoder, msgpack_decoder
+
+sys.setswitchinterval(1e-6)
+CLASSES = '''
+import msgspec
+class File(msgspec.Struct):
+    path: "str"
+    parts: "list[int]"
+class Wrote(msgspec.Struct, array_like=True):
+    files: "list[tuple[File | None, int]]"
+'''
+value = [[[{"path": "p", "parts": [1]}, 5]]]
+text, packed = msgspec.json.encode(value), msgspec.msgpack.encode(value)
+for each in range(200):
+    module = sys.modules["classes"] = types.ModuleType("classes")
+    exec(CLASSES, vars(module))
+    kind, decoders = module.Wrote, Decoders()
+    calls = [
+        lambda: json_decoder(kind).decode(text),
+        lambda: json_decoder(kind | str).decode(text),
+        lambda: msgpack_decoder(kind).decode(packed),
+        lambda: convert(value, kind),
+        lambda: decoders[kind].decode(packed),
+    ]
+    start = threading.Barrier(len(calls))
+    found = []
+    threads = [threading.Thread(target=lambda call=call: (start.wait(), found.append(call()))) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [module.Wrote([(module.File("p", [1]), 5)])] * len(calls)
+"""
+    _loaded(program)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_a_process_that_is_forked_during_an_import_of_another_thread_can_import(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lock", ["IMPORTING", "DECODERS"])
+def test_a_process_that_is_forked_during_a_first_use_of_another_thread_can_have_its_own(
+    tmp_path: Path, lock: str
+) -> None:
     (tmp_path / "slow.py").write_text("import sys, time\nsys.begun.set()\ntime.sleep(0.5)\nvalue = 1\n")
     program = (
         "import os, signal, sys, threading\n"
-        "from streamkit.importing import IMPORTING\n"
+        f"from streamkit.importing import {lock}\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "sys.begun = threading.Event()\n"
         "def load():\n"
-        "    with IMPORTING:\n"
+        f"    with {lock}:\n"
         "        import slow\n"
         "    return slow.value\n"
         "thread = threading.Thread(target=load)\n"

@@ -23,6 +23,7 @@ LAYERS = (
         "errors",
         "exact",
         "frames",
+        "decoders",
         "importing",
         "lexkey",
         "clock",
@@ -68,7 +69,7 @@ LAYERS = (
 )
 """The package's rooms and the modules at its top, from below. A module imports from its own layer or a lower one."""
 
-BACKENDS = {"backend", "checksum", "digest", "errors", "reentry", "speed"}
+BACKENDS = {"backend", "checksum", "decoders", "digest", "errors", "reentry", "speed"}
 """The modules of the package that a backend may import."""
 
 UPWARD = {
@@ -374,4 +375,26 @@ def test_only_a_partition_takes_its_lock_and_sets_its_fields() -> None:
                 and ast.unparse(node.value) in partitions
             ):
                 wrong.append(f"{module.name}: {ast.unparse(node)}")
+    assert wrong == []
+
+
+def test_one_module_makes_the_decoders() -> None:
+    """msgspec crashes the process if two threads make the first decoders of a class at once."""
+    wrong = []
+    for module in modules().values():
+        if module.name == "streamkit.decoders":
+            continue
+        nodes = list(ast.walk(module.tree))
+        annotations = {node.value for node in nodes if isinstance(node, ast.Subscript)}  # msgspec.json.Decoder[Any]
+        for node in nodes:
+            found = None
+            if isinstance(node, ast.Attribute) and node not in annotations:
+                found = re.fullmatch(r"msgspec\.(json\.Decoder|msgpack\.Decoder|convert)", ast.unparse(node))
+            elif isinstance(node, ast.Call) and any(word.arg == "type" for word in node.keywords):
+                found = re.fullmatch(r"msgspec\.(json|msgpack)\.decode", ast.unparse(node.func))
+            elif isinstance(node, ast.ImportFrom) and re.match(r"msgspec\b", node.module or ""):
+                names = " ".join(alias.name for alias in node.names)
+                found = re.search(r"\b(convert|json|msgpack|Decoder|decode)\b", names)
+            if found:
+                wrong.append(f"{module.name}:{node.lineno}: {found[0]}")
     assert wrong == []

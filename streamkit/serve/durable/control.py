@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec.structs import replace
 
+from ...decoders import json_decoder
 from ..access import Access
 from ..responses import Answer, json_answer
 from .dispatcher import Dispatcher
@@ -262,6 +263,6 @@ def _fence(now: Subscription, report: _Report, generation: int, wake: str, at: i
 
 def _decode(body: bytes, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return json_decoder(kind).decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise Refused(400, f"the body is not valid: {error}", code="INVALID_REQUEST") from None

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...errors import InvalidOffset, StoreClosed, StreamkitError
 from ...model import Entry
 from .registry import LIST, PREFIX, Kept, Registry, kept_of
@@ -136,7 +137,7 @@ class Dispatcher:
         """Take note of a committed entry."""
         if entry.segment.startswith(PREFIX):
             kept = kept_of(entry)
-            id = msgspec.json.decode(entry.payload, type=_Named).id
+            id = json_decoder(_Named).decode(entry.payload).id
             if kept.subscription is None:
                 self._kept.pop(id, None)
             else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from ...decoders import json_decoder
 from ...errors import SequenceMismatch, StoreClosed, StreamkitError
 from ...model import Record
 from .state import Refused, State, control
@@ -39,7 +40,7 @@ class _Due(msgspec.Struct, frozen=True, array_like=True):
     """Time, in milliseconds since 1970, at which the stream expires if it is not used before."""
 
 
-_decode = msgspec.json.Decoder(_Due).decode
+_decode = json_decoder(_Due).decode
 
 
 class Expiry:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...errors import CorruptData, SequenceMismatch, UnsupportedVersion
 from ...model import Entry, Record
 from ..secret import secret_of
@@ -27,8 +28,8 @@ PREFIX = "__ds/subscriptions/"
 LIST = "__ds/subscriptions"
 """The segment whose last entry names all subscriptions."""
 _AT_ONCE = 16
-_decode = msgspec.json.Decoder(Subscription).decode
-_decode_ids = msgspec.json.Decoder(list[str]).decode
+_decode = json_decoder(Subscription).decode
+_decode_ids = json_decoder(list[str]).decode
 
 
 class Kept(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ...decoders import json_decoder
 from ..arrays import is_longer
 from .state import Refused, media_type, parse_offset
 
@@ -20,8 +21,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\
 _LONGEST = 1024
 """Characters of a content type, a producer's id or a Stream-Seq."""
 DEFAULT_TYPE = "application/octet-stream"
-_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_check = msgspec.json.Decoder(msgspec.Raw).decode
+_split = json_decoder(list[msgspec.Raw]).decode
+_check = json_decoder(msgspec.Raw).decode
 
 
 class Producer(NamedTuple):

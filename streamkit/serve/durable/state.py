@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...errors import CorruptData, UnsupportedVersion
 from ...model import Entry, Record
 
@@ -139,7 +140,7 @@ def media_type(content_type: str) -> str:
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(State).decode
+_decode = json_decoder(State).decode
 
 
 def _metadata(state: State | None, kind: Kind | None) -> dict[str, str] | None:

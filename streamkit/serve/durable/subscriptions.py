@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from ...decoders import json_decoder
 from .state import Refused, offset_text
 
 __all__ = ["Ack", "Config", "Link", "Subscription", "acked", "check_config", "is_match", "pending"]
@@ -142,7 +143,7 @@ def _past_stars(parts: list[str], reachable: set[int]) -> set[int]:
     return found
 
 
-_decode_config = msgspec.json.Decoder(Config).decode
+_decode_config = json_decoder(Config).decode
 
 
 def check_config(body: bytes) -> Config:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ...decoders import json_decoder
 from ..access import Access
 from ..problems import Problem, problem_of
 from ..responses import Gone, Receive, Send
@@ -32,7 +33,7 @@ _LAST = 5.0
 """Seconds that requests have to end when the connection does."""
 NORMAL, NOT_TEXT, NO_RIGHTS, TOO_LARGE, RESTART = 1000, 1003, 1008, 1009, 1012
 """Codes with which a connection ends."""
-_message = msgspec.json.Decoder(Message)
+_message = json_decoder(Message)
 
 
 class _Receipt(msgspec.Struct):
@@ -262,17 +263,17 @@ class Socket(OpenStream):
         if not group or exchange.status != 200:
             return
         held = self._held.setdefault(group, set())
-        given = msgspec.json.decode(exchange.call.body or b"{}", type=_Settled)
+        given = json_decoder(_Settled).decode(exchange.call.body or b"{}")
         held.difference_update(each.receipt for each in given.settle if each.action != "extend")
         if not given.auto_ack:
-            held.update(each.receipt for each in msgspec.json.decode(exchange.body, type=_Received).deliveries)
+            held.update(each.receipt for each in json_decoder(_Received).decode(exchange.body).deliveries)
 
 
 class _Unsubscribe(Message, forbid_unknown_fields=True):
     subscription: str | int
 
 
-_unsubscribe = msgspec.json.Decoder(_Unsubscribe)
+_unsubscribe = json_decoder(_Unsubscribe)
 
 
 def _decoded(data: bytes) -> Message:

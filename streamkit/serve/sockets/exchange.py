@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...decoders import json_decoder
 from ..responses import Answer, Gone
 from .call import Call
 
@@ -116,8 +117,8 @@ class Exchange:
         application = self._socket.application
         await application(self.scope, self.receive, self.send)
         if self.call.then and self.status < 300:
-            found = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw])
-            path = msgspec.json.decode(found[self.call.then], type=str)
+            found = json_decoder(dict[str, msgspec.Raw]).decode(self.body)
+            path = json_decoder(str).decode(found[self.call.then])
             self.call = Call(method="GET", path=path, streams=True)
             self.body, self._has_body, self.status = b"", False, 0
             await application(self.scope, self.receive, self.send)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...model import Record
 from ..request import Request
 from .config import check_text
@@ -56,7 +57,7 @@ async def body_of(request: Request, kind: type[T]) -> T:
     """The body as JSON of a type. Refused if it is not."""
     data = await _json(request)
     try:
-        return msgspec.json.decode(data, type=kind)
+        return json_decoder(kind).decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused("invalid_request", f"the body is not valid: {error}") from None
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ...decoders import convert
 from .errors import Refused
 
 __all__ = ["Stored", "TopicConfig", "check_router_name", "check_text", "check_topic_name", "config_of"]
@@ -94,7 +95,7 @@ def config_of(topic: str, given: Any) -> TopicConfig:
     if given.get("durability") is None:
         given["durability"] = "fsync" if given.get("durable") is True else "disk"
     try:
-        config = msgspec.convert(given, TopicConfig)
+        config = convert(given, TopicConfig)
     except msgspec.ValidationError as error:
         raise Refused("invalid_request", f"the configuration is not valid: {error}", topic=topic) from None
     for name in _NUMBERS:

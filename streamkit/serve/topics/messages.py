@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from ...decoders import json_decoder
 from ..names import encode_name
 from ..problems import problem_of
 from ..responses import Answer
@@ -16,7 +17,7 @@ __all__ = ["INTERFACE", "PATH", "call_of"]
 
 PATH = b"/v0/ws"
 _POSTS = ("append", "diff", "delete", "claim", "ack", "nack", "extend")
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def call_of(op: str, data: bytes) -> Call:
@@ -29,7 +30,7 @@ def call_of(op: str, data: bytes) -> Call:
         known = ", ".join([*_POSTS, "work", "watch", "unsubscribe", "ping"])
         raise Refused("invalid_request", f"there is no op {op[:40]!r}; there are {known}")
     try:
-        topic = msgspec.json.decode(fields.pop("topic", msgspec.Raw(b"null")), type=str)
+        topic = json_decoder(str).decode(fields.pop("topic", msgspec.Raw(b"null")))
     except msgspec.DecodeError:
         raise Refused("invalid_request", "topic is the name of a topic") from None
     path = f"/v0/topics/{encode_name(topic)}"

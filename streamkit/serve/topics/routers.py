@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...decoders import convert, json_decoder
 from ...errors import SequenceMismatch
 from ...model import Entry, Record
 from ...names import internal_name
@@ -72,8 +73,8 @@ class Router(NamedTuple):
         return f"{self.name}/router-{self.stored.made}"
 
 
-_stored = msgspec.json.Decoder(_Stored)
-_cursor = msgspec.json.Decoder(_Cursor)
+_stored = json_decoder(_Stored)
+_cursor = json_decoder(_Cursor)
 
 
 class Routers:
@@ -118,7 +119,7 @@ class Routers:
         if unknown or not isinstance(create, bool):
             raise Refused("invalid_request", f"a router has no setting {sorted(unknown or ['create_dest'])[0]!r:.60}")
         try:
-            config = msgspec.convert(given, RouterConfig)
+            config = convert(given, RouterConfig)
         except msgspec.ValidationError as error:
             raise Refused("invalid_request", f"the router is not valid: {error}") from None
         check_topic_name(config.source, "source")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...errors import LeaseNotAcquired, SequenceMismatch, TransactionIdMismatch
 from ...gaps import Gap
 from ...groups import Group
@@ -31,8 +32,8 @@ _TRIES = 100
 _SLACK = 1_000
 """A topic with a larger cap is trimmed when it is over it by a hundredth: a trim is a transaction."""
 _GROUP = "queue"
-_stored = msgspec.json.Decoder(Stored)
-_raw = msgspec.json.Decoder(msgspec.Raw)
+_stored = json_decoder(Stored)
+_raw = json_decoder(msgspec.Raw)
 
 
 class Topic(NamedTuple):
@@ -347,7 +348,7 @@ class Topics:
         """The dead letters that were copied, by their ids, and the last sequence of the segment that says so."""
         ids, last = self._buried.get(topic.segment, (set(), 0))
         for entry in self.store.consume_segment(SPACE, f"{topic.segment}/dead", min_sequence=last + 1):
-            ids, last = ids | set(msgspec.json.decode(entry.payload, type=list[str])), entry.sequence
+            ids, last = ids | set(json_decoder(list[str]).decode(entry.payload)), entry.sequence
         self._buried[topic.segment] = ids, last
         return ids, last
 

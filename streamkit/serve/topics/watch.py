@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...errors import SequenceMismatch
 from ...model import Record
 from ...names import internal_name
@@ -149,7 +150,7 @@ def opened(store: Store, wid: str, key: str, cursor: str | None) -> Watch:
         raise Refused("not_found", "there is no such watch; POST /v0/watch makes one") from None
     if not hmac.compare_digest(mac, _mac(store, body)):
         raise Refused("not_found", "there is no such watch; POST /v0/watch makes one")
-    watch = msgspec.json.decode(body, type=Watch)
+    watch = json_decoder(Watch).decode(body)
     if watch.key != key:
         raise Refused("unauthorized", "the watch was made by another key")
     seen = 0 if cursor is None else _decoded(cursor).get(_TIME, 0)
@@ -169,7 +170,7 @@ def _now() -> int:
 
 def _decoded(text: str) -> dict[str, int]:
     try:
-        return msgspec.json.decode(_unbase64(text), type=dict[str, int])
+        return json_decoder(dict[str, int]).decode(_unbase64(text))
     except (ValueError, msgspec.DecodeError):
         raise Refused("invalid_request", "the cursor is not the id of an event of this stream") from None
 

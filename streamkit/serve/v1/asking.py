@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from ...decoders import convert
 from ...errors import PermanentError
 from ...run.reading import SpacePosition, decode_offset, reached
 from ...store import Store
@@ -143,7 +144,7 @@ async def _asked_for(request: Request, kind: type[A]) -> A:
     if "vector" in given:
         given["vector"] = given["vector"].split(",")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Problem("invalid-argument", f"the query is not valid: {error}") from None
 

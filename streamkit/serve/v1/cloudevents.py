@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Raw
 
+from ...decoders import json_decoder
 from ...gaps import Gap
 from ...model import Entry, Record
 from ..encoding import is_json
@@ -28,9 +29,9 @@ STRUCTURED = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
 _REQUIRED = ("id", "source", "specversion", "type")
 _NAME = re.compile(r"[a-z0-9]{1,64}")
-_decode = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_several = msgspec.json.Decoder(list[dict[str, Raw]]).decode
-_decode_text = msgspec.json.Decoder(str).decode
+_decode = json_decoder(dict[str, Raw]).decode
+_decode_several = json_decoder(list[dict[str, Raw]]).decode
+_decode_text = json_decoder(str).decode
 
 
 def structured(body: bytes) -> Record:

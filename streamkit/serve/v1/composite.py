@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...errors import InvalidOffset
 from ...lexkey import LexKey
 from ...log.offsets import Offset
@@ -34,7 +35,7 @@ class SeveralIn(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "fr
     gaps: str | None = None
 
 
-_decode = msgspec.json.Decoder(SeveralIn).decode
+_decode = json_decoder(SeveralIn).decode
 
 
 def offset_of(space: str, text: str | None) -> LexKey | None:
@@ -85,7 +86,7 @@ def cursor_of(spaces: Iterable[str], text: str | None) -> dict[str, LexKey | Non
     if text is not None:
         try:
             data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-            offsets = msgspec.json.decode(data, type=dict[str, bytes | None])
+            offsets = json_decoder(dict[str, bytes | None]).decode(data)
         except ValueError:
             raise InvalidOffset("the cursor is damaged; pass the cursor of a page or an event") from None
         _check_count(len(offsets))

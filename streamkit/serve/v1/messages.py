@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ...decoders import json_decoder
 from ..names import encode_name
 from ..problems import Problem, problem_of
 from ..responses import Answer
@@ -106,7 +107,7 @@ class _Part(msgspec.Struct):
     segment: str
 
 
-_parts = msgspec.json.Decoder(list[_Part])
+_parts = json_decoder(list[_Part])
 
 
 def _store(message: _Placed) -> str:
@@ -249,14 +250,14 @@ def _of_lease(method: Literal["PUT", "DELETE"]) -> Callable[[Any], Call]:
 
 
 _OPS: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[Any], Call]]] = {
-    "subscribe": (msgspec.json.Decoder(Subscribe), _subscribe),
-    "produce": (msgspec.json.Decoder(Produce), _produce),
-    "jobs": (msgspec.json.Decoder(Jobs), _jobs),
-    "receive": (msgspec.json.Decoder(Receive), _receive),
-    "settle": (msgspec.json.Decoder(Settle), _settle),
-    "acquire": (msgspec.json.Decoder(Acquire), _acquire),
-    "renew": (msgspec.json.Decoder(OfLease), _of_lease("PUT")),
-    "release": (msgspec.json.Decoder(OfLease), _of_lease("DELETE")),
+    "subscribe": (json_decoder(Subscribe), _subscribe),
+    "produce": (json_decoder(Produce), _produce),
+    "jobs": (json_decoder(Jobs), _jobs),
+    "receive": (json_decoder(Receive), _receive),
+    "settle": (json_decoder(Settle), _settle),
+    "acquire": (json_decoder(Acquire), _acquire),
+    "renew": (json_decoder(OfLease), _of_lease("PUT")),
+    "release": (json_decoder(OfLease), _of_lease("DELETE")),
 }
 
 

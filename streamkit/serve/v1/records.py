@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ...decoders import json_decoder
 from ...model import Record
 from ..arrays import is_longer
 from ..problems import Problem
@@ -37,12 +38,12 @@ class _Placed(RecordIn, forbid_unknown_fields=True, kw_only=True):
 
 
 _FORM = 'a record is {"json": …}, {"text": …} or {"base64": …}, with `metadata` and `sequence` if you like'
-_decode_object = msgspec.json.Decoder(_Body).decode
-_decode_list = msgspec.json.Decoder(list[RecordIn]).decode
-_decode_record = msgspec.json.Decoder(RecordIn).decode
-_decode_placed = msgspec.json.Decoder(_Placed).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
+_decode_object = json_decoder(_Body).decode
+_decode_list = json_decoder(list[RecordIn]).decode
+_decode_record = json_decoder(RecordIn).decode
+_decode_placed = json_decoder(_Placed).decode
+_decode_fields = json_decoder(dict[str, msgspec.Raw]).decode
+_decode_text = json_decoder(str).decode
 
 
 async def body_of(request: Request, kind: type[T], most: int = _SMALL) -> T:
@@ -54,7 +55,7 @@ async def body_of(request: Request, kind: type[T], most: int = _SMALL) -> T:
         raise Problem("body-too-large", f"the body of this request has at most {most} bytes; send it in parts")
     _check_text(body)
     try:
-        return msgspec.json.decode(body, type=kind)
+        return json_decoder(kind).decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Problem("invalid-body", f"the body is not valid: {error}") from None
 

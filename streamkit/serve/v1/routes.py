@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ...decoders import convert
 from ...routes import RouteControl, RouteFailure, RouteStatus
 from ...store import Store
 from ..problems import Problem
@@ -44,7 +45,7 @@ class RouteIn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _out(status: RouteStatus) -> RouteOut:
-    return msgspec.convert(status, RouteOut, from_attributes=True)
+    return convert(status, RouteOut, from_attributes=True)
 
 
 def _found(request: Request, store: Store) -> tuple[RouteControl, RouteStatus]:

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from ...aio import AsyncStore
+from ...decoders import json_decoder
 from ...errors import StreamkitError
 from ...model import Record
 from ...names import internal_name
@@ -64,7 +65,7 @@ class OperationsOut(msgspec.Struct):
     operations: list[OperationOut]
 
 
-_stored = msgspec.json.Decoder(OperationOut)
+_stored = json_decoder(OperationOut)
 
 
 class _Running:

@@ -12,6 +12,7 @@ import msgspec
 
 from ...aio import AsyncStore
 from ...aio.transaction import is_much
+from ...decoders import json_decoder
 from ...errors import OutcomeUnknown
 from ...leases import LeaseGrant
 from ...model import Record
@@ -165,7 +166,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
     expected_sequence: int | None = None
 
 
-_decode_parts = msgspec.json.Decoder(list[_Part]).decode
+_decode_parts = json_decoder(list[_Part]).decode
 
 
 async def commit(request: Request) -> Answer:
