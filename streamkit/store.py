@@ -1027,6 +1027,8 @@ class Store:
             warn("there is no space %r: nothing was compacted", space, store=self.id, space=space)
             return CompactReport(space)
         archive = self._archive(space)
+        if not self._shared.has_archive(space):
+            return CompactReport(space)  # its container may not exist yet
         return CompactReport(space, *compact_space(archive, target_file_bytes, retention_hours, progress, spread))
 
     def restore(

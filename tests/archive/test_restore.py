@@ -11,9 +11,12 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 import pytest
+from fix_azurite import Azurite
 
 import streamkit
+from harness.worlds import PATIENCE
 from streamkit import Record, Store
+from streamkit.archive import CompactReport
 from streamkit.archive.location import path_name
 from streamkit.errors import CorruptData, PermanentError, SpaceExists, TransactionIdMismatch
 
@@ -207,6 +210,16 @@ def test_compaction_brings_small_files_together_and_removes_the_old(client: stre
     ):
         with pytest.raises(error, match=next(iter(arguments))):
             store.compact(SPACE, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.azure
+def test_nothing_is_compacted_where_there_is_no_archive(azurite: Azurite, tmp_path: Path) -> None:
+    """On Azure the store has no container either, until something is put into it."""
+    for url in (azurite.url("nothing" + uuid4().hex[:8]), tmp_path.as_uri()):
+        with streamkit.connect(url, timeout=PATIENCE) as client:
+            store = client.store(uuid4())
+            store.produce(SPACE, "a", [Record(b"")])
+            assert store.compact(SPACE) == CompactReport(SPACE)
 
 
 def test_an_archive_that_is_kept_elsewhere_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
