@@ -308,10 +308,10 @@ def _commit(committer: Committer, ranges: list[Erasure]) -> None:
         committer.commit(Request((), control=Control(erasures=tuple(ranges[at : at + _AT_ONCE]))))
 
 
-def finish(partition: Partition, copies: Copies) -> Rewritten:
+def finish(partition: Partition, copies: Copies, wait: float | None = None) -> Rewritten:
     """Remove erased entries from all places that store them.
 
-    LeaseNotAcquired while another process archives, or erases.
+    LeaseNotAcquired if another process archives, or erases, for longer than `wait` seconds; None: a minute.
     """
     from ..archive.archiver import lease_name
 
@@ -319,7 +319,7 @@ def finish(partition: Partition, copies: Copies) -> Rewritten:
     if not partition.erasing:
         return Rewritten()
     try:
-        with copies.lease(lease_name(partition.space, partition.partition), _WAIT):
+        with copies.lease(lease_name(partition.space, partition.partition), _WAIT if wait is None else wait):
             return clean_partition(partition, copies.clean)
     except LeaseNotAcquired as error:
         raise LeaseNotAcquired(

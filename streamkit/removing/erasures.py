@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..errors import LeaseNotAcquired
 from ..gaps import Gap
 from ..log.partition import Partition
 from ..log.segment_view import row_of
@@ -12,7 +13,16 @@ from ..log.view import LogView
 from ..log.visible import floor_of
 from ..store import Store, inner
 
-__all__ = ["Seen", "begins_late", "erased_since", "has_erasures", "is_erasing", "seen_by", "seen_of"]
+__all__ = [
+    "Seen",
+    "begins_late",
+    "complete_erasures",
+    "erased_since",
+    "has_erasures",
+    "is_erasing",
+    "seen_by",
+    "seen_of",
+]
 
 
 class Seen(NamedTuple):
@@ -92,6 +102,23 @@ def erased_since(store: Store, space: str, seen: Sequence[int], until: Sequence[
         if _latest(partition.view()) >= first and not _read(partition, first, last, gaps):
             return None
     return gaps
+
+
+def complete_erasures(store: Store, space: str) -> bool:
+    """Complete the unfinished erasures of a space, if there are some.
+
+    False, without waiting, while another process archives the space or erases from it.
+    """
+    from .copies import Copies
+    from .erase import finish
+
+    found, _ = inner(store).look_up(space)
+    try:
+        for partition in found.partitions if found is not None else ():
+            finish(partition, Copies(store), wait=0.0)
+    except LeaseNotAcquired:
+        return False
+    return True
 
 
 def _latest(view: LogView) -> int:

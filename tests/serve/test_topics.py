@@ -11,11 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from fix_serve import Events, Reply, Served
+from fix_serve import PATIENCE, Events, Reply, Served
 
+import streamkit
 from harness.deep_search import files_below, found_in
+from streamkit.errors import LeaseNotAcquired
 from streamkit.serve.access import SCOPES
 from streamkit.serve.keys import KeyFile
+from streamkit.serve.topics.topics import Topics
 
 
 @pytest.fixture
@@ -63,6 +66,63 @@ def test_deleted_records_and_topics_leave_no_bytes_in_the_storage(two: tuple[Ser
     assert stored() == [False, True, True]
     assert served.ask("DELETE", "/v0/topics/a").json["deleted"]
     assert stored() == [False, False, True]
+
+
+def _stored(served: Served, tag: str) -> bool:
+    return bool(found_in(files_below(Path(served.url.removeprefix("file://"))), tag.encode()))
+
+
+def _until_gone(served: Served, tag: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while _stored(served, tag):
+        assert time.monotonic() < end, "the bytes are still stored"
+        time.sleep(0.01)
+
+
+def test_a_deletion_beside_an_archiver_is_completed_by_the_server(
+    two: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the one that began it; and by the first one that is asked, if the one that began it has ended."""
+    monkeypatch.setattr("streamkit.removing.erase._WAIT", 0.0)
+    monkeypatch.setattr("streamkit.serve.topics.routes._ERASING_PAUSE", 0.01)
+    here, there = two
+    tags = [os.urandom(12).hex() for _ in range(3)]
+    for topic, tag in zip("abc", tags, strict=True):
+        add(here, topic, tag)
+
+    def archiver() -> streamkit.Lease:
+        return here.store.lease("archive/topics/0", ttl=300.0, wait=PATIENCE)
+
+    with archiver():
+        assert here.ask("DELETE", "/v0/topics/a").json["deleted"]
+        assert here.ask("POST", "/v0/topics/b/delete", {"before_seq": 9}).json["deleted"] == 1
+        assert [_stored(here, tag) for tag in tags] == [True, True, True]
+    for tag in tags[:2]:
+        _until_gone(here, tag)
+    with archiver(), pytest.raises(LeaseNotAcquired):
+        here.store.erase("topics", "c")
+    assert _stored(here, tags[2])
+    there.ask("GET", "/v0/topics")
+    _until_gone(here, tags[2])
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+@pytest.mark.parametrize("way", ["deleted", "made"])
+def test_a_deletion_that_was_stopped_is_completed_when_the_topic_is_deleted_or_made_again(
+    two: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch, kind: str, way: str
+) -> None:
+    here, tag = two[0], os.urandom(12).hex()
+    here.ask("PUT", "/v0/topics/a", {"type": kind})
+    add(here, "a", tag)
+    with monkeypatch.context() as patch:
+        patch.setattr(Topics, "_clear", lambda *_: None)
+        assert here.ask("DELETE", "/v0/topics/a").json["deleted"]
+    assert _stored(here, tag)
+    if way == "deleted":
+        assert here.ask("DELETE", "/v0/topics/a").json["deleted"] is False
+    else:
+        assert here.ask("PUT", "/v0/topics/a", {"type": kind}).status == 201
+    assert not _stored(here, tag)
 
 
 def test_a_watch_pushes_history_and_what_comes_and_says_when_it_has_caught_up(two: tuple[Served, Served]) -> None:

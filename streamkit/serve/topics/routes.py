@@ -12,12 +12,15 @@ from uuid import UUID
 import msgspec
 
 from ...aio import AsyncStore
+from ...errors import StoreClosed, StreamkitError
 from ...model import Entry
+from ...warn import warn
 from .. import sse
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
 from ..routing import Router as Paths
+from ..service import Service
 from ..upgrading import upgrade_required
 from .bodies import DiffIn, WriteIn, body_of, node_of, nodes_of, object_of, records_of
 from .config import TopicConfig, check_router_name, check_topic_name, config_of
@@ -35,6 +38,10 @@ __all__ = ["TopicRoutes"]
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Any]]
 _MOST_CLAIM = 1_000
+_ERASING_PAUSE = 5.0
+"""Seconds between two attempts to complete an erasure, beside an archiver,"""
+_LONGEST_PAUSE = 300.0
+"""and the most of them after errors."""
 
 
 class TopicRoutes:
@@ -44,6 +51,7 @@ class TopicRoutes:
         self._open: dict[UUID, tuple[AsyncStore, Topics, Routers]] = {}
         self._begun = time.monotonic()
         self._pushing: set[asyncio.Task[None]] = set()
+        self._erasing: dict[UUID, asyncio.Task[None]] = {}
 
     def register(self, router: Paths) -> None:
         """Add the routes."""
@@ -95,7 +103,33 @@ class TopicRoutes:
 
     async def _do(self, request: Request, work: Callable[[Topics, Routers], T]) -> T:
         store, topics, routers = self._opened(request)
-        return await store.calls.call(work, topics, routers)
+        try:
+            return await store.calls.call(work, topics, routers)
+        finally:
+            if topics.is_erasing:
+                self._complete_later(request.service, store, topics)
+
+    def _complete_later(self, service: Service, store: AsyncStore, topics: Topics) -> None:
+        """Complete erasures after the request: of this process, and at its first request those of earlier ones."""
+        running = self._erasing.get(store.id)
+        if running is not None and not running.done() and running.get_loop() is asyncio.get_running_loop():
+            return
+
+        async def complete() -> None:
+            pause = _ERASING_PAUSE
+            while not service.is_draining:
+                try:
+                    if await store.calls.call(topics.complete_erasures, long=True):
+                        return
+                except StoreClosed:
+                    return
+                except StreamkitError as error:
+                    topics.is_erasing = True
+                    warn("deleted records of topics are still stored; trying again: %s", error, store=store.id)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+
+        self._erasing[store.id] = asyncio.ensure_future(complete())
 
     def _topic(self, request: Request) -> str:
         name = check_topic_name(request.name(0))

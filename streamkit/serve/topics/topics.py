@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from ...groups import Group
 from ...model import Entry, Record
 from ...names import internal_name
 from ...places import removal_mark
+from ...removing.erasures import complete_erasures
 from ...store import Store
 from .config import Stored, TopicConfig, check_topic_name
 from .errors import Refused
@@ -121,6 +121,8 @@ class Topics:
         """The configurations of topics as they were last seen."""
         self.read_at: dict[str, int] = {}
         """The time at which this process last read each topic, in ms."""
+        self.is_erasing = True
+        """True if the storage may hold records that were deleted."""
         self._counted: dict[str, _Counted] = {}
         self._buried: dict[str, tuple[set[str], int]] = {}
         self._trimmed: dict[str, int] = {}
@@ -175,6 +177,8 @@ class Topics:
             if (written := self._write(name, made, sequence)) is not None:
                 topic = Topic(name, made, written)
                 self.configs[name] = config
+                if stored is not None and stored.deleted:
+                    self._clear(Topic(name, stored, sequence))  # its deletion may have been stopped
                 if topic.is_queue:
                     self._configure(topic)
                 return topic, is_new
@@ -194,22 +198,38 @@ class Topics:
                 yield status.segment
 
     def delete(self, name: str, if_empty: bool) -> bool:
-        """Remove a topic and its records. True if it existed."""
+        """Remove a topic and its records. True if it existed.
+
+        If it was deleted before, what a stopped deletion, or a write beside it, has left is removed.
+        """
         for _ in range(_TRIES):
-            topic = self.find(name)
-            if topic is None:
+            stored, sequence = self._peek(name)
+            if stored is None:
+                return False
+            topic = Topic(name, stored, sequence)
+            if stored.deleted:
+                self._clear(topic)
                 return False
             if if_empty and self.extent(topic).records:
                 raise Refused("topic_not_empty", f"topic {name!r} has records", topic=name)
-            gone = msgspec.structs.replace(topic.stored, deleted=True)
-            if self._write(name, gone, topic.sequence) is not None:
-                if topic.is_queue:
-                    self.group(topic).delete()
-                    self.store.delete_segment(SPACE, f"{topic.segment}/dead")
-                self.store.delete_segment(SPACE, topic.segment)
-                self._erase(topic.segment)  # a deletion alone leaves the bytes until upkeep
+            gone = msgspec.structs.replace(stored, deleted=True)
+            if self._write(name, gone, sequence) is not None:
+                self.configs.pop(name, None)
+                self._clear(topic)
                 return True
         return False
+
+    def _clear(self, topic: Topic) -> None:
+        """Remove everything of a topic that is deleted. Nothing is written if nothing is left."""
+        store, segment = self.store, topic.segment
+        if topic.is_queue and (group := store.find_group(SPACE, self._group_name(topic))) is not None:
+            group.delete()
+        if topic.is_queue:
+            store.delete_segment(SPACE, f"{segment}/dead")
+        left = store.erase(SPACE, segment, dry_run=True)
+        if left.entries or left.hidden:
+            store.delete_segment(SPACE, segment)
+            self._erase(segment)  # a deletion alone leaves the bytes until upkeep
 
     # -- records ------------------------------------------------------------------------------------------------
 
@@ -320,8 +340,18 @@ class Topics:
             self._erase(topic.segment, sequences[first : first + 100_000])
 
     def _erase(self, segment: str, sequences: Sequence[int] | None = None) -> None:
-        with suppress(LeaseNotAcquired):  # no reader gets them any more; a later erasure or upkeep removes the bytes
+        try:
             self.store.erase(SPACE, segment, sequences=sequences)
+        except LeaseNotAcquired:
+            self.is_erasing = True  # no reader gets them any more, and the server removes the bytes later
+
+    def complete_erasures(self) -> bool:
+        """Remove from storage what erasures, also of processes that were stopped, have left there. False while another
+        process archives the records, or erases from them."""
+        self.is_erasing = False  # a request may begin another one meanwhile
+        if not complete_erasures(self.store, SPACE):
+            self.is_erasing = True
+        return not self.is_erasing
 
     # -- queues -------------------------------------------------------------------------------------------------
 
