@@ -44,6 +44,8 @@ _SMALL: Final = 256 << 10
 """A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
 _ROOM: Final = 1 << 20
 """The most bytes that are filled with zeros in advance."""
+_ROOMY: Final = 256 << 10
+"""The bytes of a value above which the zeros take longer than what they save."""
 _ZEROS: Final = bytes(64 << 10)
 _AHEAD: Final = 1 << 20
 """Buffered bytes that the system is asked to write to the disk at once, long before the file is full and synced."""
@@ -439,18 +441,17 @@ class PartitionLog:
         assert file is not None
         position, size, base = state.end, len(value), state.base
         head = pack(position, kind, key, value, self.reader.seed)
-        stop, at = position + len(head), position - base
+        stop, at = position + len(head) + (size if size > WHOLE else 0), position - base
         words[DIRTY] = 1
         self.wrote = True
         try:
+            if durable and stop - base > file.room and size <= _ROOMY:
+                self._make_room(file, at, stop - base)
             if size <= WHOLE:
-                if durable and stop - base > file.room:
-                    self._make_room(file, at, stop - base)
                 written = os.pwrite(file.fd, head, at)
                 if written < len(head):
                     write_all(file.fd, head, at, written)
             else:
-                stop += size
                 write_all(file.fd, head, at)
                 write_all(file.fd, value, at + len(head))
             if durable:
