@@ -47,6 +47,7 @@ __all__ = [
     "Etag",
     "Expect",
     "Grant",
+    "KeepsCopies",
     "Limits",
     "OpensRows",
     "Range",
@@ -307,6 +308,18 @@ class Scrubs(Protocol):
         """Remove the bytes of all values of a partition that were replaced or deleted before the call.
 
         A sentence for the user if something may be, and when to try again; else None.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsCopies(Protocol):
+    """A backend whose storage may keep replaced and deleted values by its own settings. Others need not."""
+
+    def kept_copies(self) -> str | None:
+        """A sentence for the user if the storage keeps versions, snapshots or deleted values, with the next step.
+
+        None if it keeps none, or does not tell. It asks the storage.
         """
         ...
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from .backend import KeepsCopies
 from .errors import StreamkitError
 from .log.policy import policy_of
 from .names import InternalName
@@ -27,7 +28,7 @@ _DAY = 86_400.0
 class Finding(msgspec.Struct, frozen=True):
     """An observation of the diagnosis, with its cause and its remedy."""
 
-    subject: Literal["requests", "conflicts", "retries", "index", "cache", "clock", "groups", "damage"]
+    subject: Literal["requests", "conflicts", "retries", "index", "cache", "clock", "groups", "copies", "damage"]
     text: str
     """The observation, its cause and the remedy."""
     space: str = ""
@@ -79,6 +80,8 @@ class Probe(msgspec.Struct, frozen=True):
     spaces: tuple[SpaceProbe, ...] = ()
     left: int = 0
     """Spaces that were not looked at."""
+    copies: str = ""
+    """A sentence on replaced and deleted values that the storage keeps, or ""."""
 
 
 def diagnose(store: Store) -> Diagnosis:
@@ -112,6 +115,7 @@ def probe(store: Store) -> Probe:
         service,
         tuple(spaces),
         max(0, len(names) - _MOST_SPACES),
+        (shared.backend.kept_copies() or "") if isinstance(shared.backend, KeepsCopies) else "",
     )
 
 
@@ -267,6 +271,11 @@ def _groups(found: Probe) -> Iterator[Finding]:
             yield Finding("groups", text, space.space)
 
 
+def _copies(found: Probe) -> Iterator[Finding]:
+    if found.copies:
+        yield Finding("copies", f"erased entries stay in the storage. {found.copies[0].upper()}{found.copies[1:]}")
+
+
 _JUDGES: tuple[Callable[[Probe], Iterator[Finding]], ...] = (
     _damage,
     _requests,
@@ -276,4 +285,5 @@ _JUDGES: tuple[Callable[[Probe], Iterator[Finding]], ...] = (
     _cache,
     _clock,
     _groups,
+    _copies,
 )

@@ -18,6 +18,7 @@ from .backend import (
     Etag,
     Expect,
     Grant,
+    KeepsCopies,
     Limits,
     Range,
     Row,
@@ -26,7 +27,7 @@ from .backend import (
     Value,
 )
 from .clock import Clock
-from .errors import Throttled, TransientError, Unavailable
+from .errors import PermanentError, Throttled, TransientError, Unavailable
 from .statistics import Counters
 
 __all__ = ["RetryingBackend", "attempts", "delete_rows", "put_settled", "send_until_answered"]
@@ -212,6 +213,14 @@ class RetryingBackend:
         """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""
         inner = self._inner
         return self._retry(lambda: inner.scrub(partition)) if isinstance(inner, Scrubs) else None
+
+    def kept_copies(self) -> str | None:
+        """See `streamkit.backend.KeepsCopies`. None too if the storage refuses to tell."""
+        inner = self._inner
+        try:
+            return self._retry(inner.kept_copies) if isinstance(inner, KeepsCopies) else None
+        except PermanentError:
+            return None
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         """Take a lease: see `Backend.acquire`. Not retried."""

@@ -104,13 +104,29 @@ class Blobs:
                     raise
                 return {}
 
+    def has_copies(self, prefix: str) -> bool:
+        """True if the service keeps snapshots, earlier versions or deleted blobs under `prefix`."""
+        container = self._clients().container
+        with foreign(self._where):
+            try:
+                return any(
+                    blob.deleted or blob.snapshot or (blob.version_id and not blob.is_current_version)
+                    for blob in container.list_blobs(
+                        name_starts_with=prefix, include=["snapshots", "versions", "deleted"]
+                    )
+                )
+            except ResourceNotFoundError as error:
+                if code_of(error) != "ContainerNotFound":
+                    raise
+                return False
+
     def discard(self, blobs: Sequence[Blob]) -> None:
         """Remove what no row refers to any more, as far as that succeeds."""
         clients = self._clients()
 
         def remove(blob: Blob) -> None:
             with suppress(StreamkitError), foreign(self._where), suppress(ResourceNotFoundError):
-                clients.container.delete_blob(self._path + blob.name)
+                clients.container.delete_blob(self._path + blob.name, delete_snapshots="include")
 
         if len(blobs) == 1:
             remove(blobs[0])

@@ -120,7 +120,7 @@ def _remove(clients: Clients, account: Account, name: str) -> None:
     with foreign(account.blobs), suppress(ResourceNotFoundError):
         for left in reversed(range(_BREAKS)):
             try:
-                blob.delete_blob()
+                blob.delete_blob(delete_snapshots="include")
                 return
             except HttpResponseError as error:
                 if code_of(error) != "LeaseIdMissing" or not left:

@@ -31,7 +31,7 @@ def remove_leftovers(clients: Clients, blobs: Blobs, reader: Reader, where: str)
     def remove(name: str) -> None:
         with foreign(where, writing=True):
             try:
-                clients.container.delete_blob(blobs.path_of(name))
+                clients.container.delete_blob(blobs.path_of(name), delete_snapshots="include")
             except ResourceNotFoundError:
                 return
 

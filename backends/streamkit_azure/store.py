@@ -10,6 +10,7 @@ from uuid import UUID
 from streamkit.backend import ANY, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
 from streamkit.errors import StoreClosed
 
+from .account import ARCHIVE
 from .blobs import Blobs
 from .keys import encode_partition
 from .lease import Leases
@@ -88,6 +89,18 @@ class AzureBackend:
     def scrub(self, partition: bytes) -> str | None:
         """Remove the blobs that no row refers to any more, of all partitions: a blob does not tell its own."""
         return remove_leftovers(self._clients(), self._blobs, self._reader, self._service.account.tables)
+
+    def kept_copies(self) -> str | None:
+        """Not of rows: tables keep no copies."""
+        prefixes = (f"{self._store}/", f"{ARCHIVE}/{self._store}/")
+        found = [prefix for prefix in prefixes if self._blobs.has_copies(prefix)]
+        if not found:
+            return None
+        return (
+            f"the container {self._service.account.container!r} keeps snapshots, earlier versions or deleted blobs "
+            f"under {' and '.join(map(repr, found))} (snapshots, versioning, soft delete): delete them, or have a "
+            "lifecycle rule do it, or wait until their retention ends"
+        )
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         return self._leases.acquire(name, ttl)

@@ -156,6 +156,18 @@ class S3Backend:
         batches = [names[at : at + MOST] for at in range(0, len(names), MOST)]
         self._connection.together([partial(self._bucket.delete_all, batch) for batch in batches])
 
+    def kept_copies(self) -> str | None:
+        """Needs the right s3:GetBucketVersioning."""
+        self._check_open()
+        state = self._bucket.versioning()
+        if not state:
+            return None
+        return (
+            f"the bucket {self._connection.target.bucket!r} keeps earlier versions of replaced and deleted objects "
+            f"(versioning is {state.lower()}): delete the noncurrent versions under {self._path!r}, or have a "
+            "lifecycle rule do it (NoncurrentVersionExpiration). Object Lock keeps them until its retention ends"
+        )
+
     def acquire(self, name: str, ttl: float) -> Grant | None:
         self._check_open()
         return self._leases.acquire(name, ttl)

@@ -159,6 +159,11 @@ class Bucket:
                 return
             page = self._page(prefix, "/", "", page.token, self._size)
 
+    def versioning(self) -> str:
+        """Return "Enabled" or "Suspended"; "" if the bucket never kept versions."""
+        answer = self._call("get_bucket_versioning", Request("GET", "?versioning"))
+        return str(answer.get("Status", ""))
+
     def _page(self, prefix: str, delimiter: str, after: str, token: str, size: int) -> _Page:
         parameters: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(size, self._size)}
         if delimiter:

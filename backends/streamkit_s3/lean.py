@@ -96,6 +96,10 @@ class Lean:
             found["NextContinuationToken"] = texts["NextContinuationToken"]
         return _told(answer, found)
 
+    def get_bucket_versioning(self, **_: Any) -> dict[str, Any]:
+        root = _parsed(answer := self._send("GET", "GET", self._root(), "versioning=", {}, b""))
+        return _told(answer, dict(root.texts))
+
     def close(self) -> None:
         """End the idle connections. Requests may follow."""
         self._wire.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from ..backend import KeepsCopies
 from ..errors import LeaseNotAcquired
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import index_all, purge
@@ -164,6 +165,10 @@ def erase_space(
             f"metadata. Values made of them may be in {' and '.join(places)}: erase their segments by name as well"
         )
         total = replace(total, unreached=(*total.unreached, text))
+    if not dry_run:
+        backend = space.partitions[0].backend
+        if isinstance(backend, KeepsCopies) and (kept := backend.kept_copies()):
+            total = replace(total, unreached=(*total.unreached, kept))
     return total
 
 

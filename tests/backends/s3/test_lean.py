@@ -51,6 +51,7 @@ OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "replace": ("put_object", {"Key": "k", "Body": b"", "ContentType": "text/plain", "IfMatch": '"etag"'}),
     "delete": ("delete_object", {"Key": "k"}),
     "delete many": ("delete_objects", {"Delete": {"Objects": [{"Key": "a<&>b'\""}, {"Key": "é"}], "Quiet": True}}),
+    "versioning": ("get_bucket_versioning", {}),
     "list": ("list_objects_v2", {"Prefix": "a b/é+&", "MaxKeys": 7, "StartAfter": "x~y="}),
     "list on": ("list_objects_v2", {"Prefix": "", "MaxKeys": 1000, "Delimiter": "/", "ContinuationToken": "1+/="}),
 }

@@ -1,0 +1,95 @@
+"""A storage that keeps replaced and deleted values by its own settings: an erasure and the doctor say so."""
+
+from __future__ import annotations
+
+import os
+from uuid import uuid4
+
+import pytest
+from fix_azurite import Azurite
+from fix_s3 import S3Bucket
+
+import streamkit
+from harness.deep_search import holds
+from harness.worlds import PATIENCE
+from streamkit import Record, Store
+from streamkit.doctor import diagnose
+from streamkit.errors import AccessDenied
+from streamkit_s3.bucket import Bucket
+
+
+def _told(store: Store) -> list[str]:
+    return [finding.text for finding in diagnose(store).findings if finding.subject == "copies"]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("state", ["Enabled", "Suspended", "Locked"])
+def test_an_erasure_names_a_bucket_that_keeps_versions(
+    s3_bucket: S3Bucket, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, plain, tag = s3_bucket, s3_bucket.server.client(), os.urandom(24)
+    if state == "Locked":
+        bucket = S3Bucket(s3_bucket.server, f"locked-{uuid4().hex}")
+        plain.create_bucket(Bucket=bucket.name, ObjectLockEnabledForBucket=True)
+    with streamkit.connect(bucket.url("p"), timeout=PATIENCE) as client:
+        store = client.store(uuid4())
+        if state != "Locked":
+            store.produce("a", "user-1", [Record(b"x")])
+            assert store.erase("a", "user-1").unreached == ()
+            assert _told(store) == []
+            plain.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration={"Status": "Enabled"})
+        store.produce("a", "user-1", [Record(tag)])
+        if state == "Suspended":
+            plain.put_bucket_versioning(Bucket=bucket.name, VersioningConfiguration={"Status": state})
+        (text,) = store.erase("a", "user-1").unreached
+        assert bucket.name in text
+        assert f"versioning is {'suspended' if state == 'Suspended' else 'enabled'}" in text
+        assert len(_told(store)) == 1
+        assert bucket.name in _told(store)[0]
+        versions = plain.list_object_versions(Bucket=bucket.name)["Versions"]
+        bodies = (plain.get_object(Bucket=bucket.name, Key=one["Key"], VersionId=one["VersionId"]) for one in versions)
+        # moto forgets versions once it is suspended; S3 does not.
+        assert state == "Suspended" or any(holds(body["Body"].read(), tag) for body in bodies), "it is not so"
+        assert store.erase("a", "user-1").unreached == (text,), "the same again"
+
+        def denied(_: Bucket) -> str:
+            raise AccessDenied("s3:GetBucketVersioning")
+
+        monkeypatch.setattr(Bucket, "versioning", denied)
+        assert store.erase("a", "user-1").unreached == ()
+        assert _told(store) == []
+
+
+@pytest.mark.azure
+def test_an_erasure_removes_snapshots_of_its_blobs_and_names_a_container_that_keeps_others(azurite: Azurite) -> None:
+    from azure.storage.blob import BlobServiceClient
+
+    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    account = f"http://127.0.0.1:{azurite.blob_port}/devstoreaccount1"
+    name = "kept" + uuid4().hex[:8]
+    with (
+        BlobServiceClient(account, key) as service,
+        streamkit.connect(azurite.url(name), timeout=PATIENCE) as client,
+        client.store(uuid4()) as store,
+    ):
+        container = service.get_container_client(name)
+        tag = os.urandom(24)
+        store.produce("a", "user-1", [Record(tag + os.urandom(900_000))])
+        for blob in container.list_blobs(name_starts_with=f"{store.id}/rows/"):
+            container.get_blob_client(blob.name).create_snapshot()
+        assert len(_told(store)) == 1
+        assert store.erase("a", "user-1").unreached == ()
+        assert _told(store) == []
+        left = container.list_blobs(include=["snapshots"])
+        data = (container.get_blob_client(one.name, snapshot=one.snapshot).download_blob().readall() for one in left)
+        assert not any(holds(one, tag) for one in data)
+
+        store.produce("a", "user-2", [Record(os.urandom(900_000))])
+        for blob in container.list_blobs(name_starts_with=f"{store.id}/rows/"):
+            container.get_blob_client(blob.name).create_snapshot()
+        store.produce("a", "user-1", [Record(tag)])
+        (text,) = store.erase("a", "user-1").unreached
+        assert f"{store.id}/" in text
+        assert name in text
+        client.delete_store(store.id)
+        assert list(container.list_blobs(include=["snapshots"])) == []
