@@ -585,8 +585,9 @@ class Store:
         after the return yields the entries, and no byte that the store owns holds their payloads or metadata, also if
         they were archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
         `EraseReport.unreached` names the copies that could not be reached; `EraseReport.proof()` is a line to keep as
-        evidence. The next call, or `maintain`, completes an interrupted erasure. `progress(searched, all)` counts
-        entries. Copies that a storage service keeps on its own (versions of objects, backups) are not reached.
+        evidence. Call it again after an interruption; `maintain` completes what is unreadable already.
+        `progress(searched, all)` counts entries. Copies that a storage service keeps on its own (versions of objects,
+        backups) are not reached.
         LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes
         them from storage. For an unknown space nothing is done, and the report has 0 entries.
         """

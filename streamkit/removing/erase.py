@@ -121,11 +121,13 @@ def erase_space(
     if sequences is not None:
         first, last = min(sequences), max(sequences)
     wanted = _Wanted(glob, first, last, metadata, sequences)
-    forgotten = False
-    for committer in space.committers:
+    committers = [
+        committer
+        for committer in space.committers
+        if wanted.name is None or space.partition(wanted.name) is committer.partition
+    ]
+    for committer in committers:
         partition = committer.partition
-        if wanted.name is not None and space.partition(wanted.name) is not partition:
-            continue
         if dry_run:
             partition.read_head()  # it tells which erasures of other processes have ended
         else:
@@ -133,32 +135,36 @@ def erase_space(
         found = _search(partition, wanted, progress)
         hidden = _hidden(partition, wanted, copies, dry_run)
         hidden_count = _count(hidden) if metadata is not None else _count_new(partition, hidden)
-        done = Rewritten()
         if not dry_run:
             _commit(committer, [*found.ranges, *hidden])
-            # Also the rest of an earlier call.
-            done = finish(partition, copies)
-            done = done.plus(clear_leftovers(partition))
-            forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
-        total = EraseReport(
-            space.name,
-            total.entries + found.entries,
-            total.bytes + found.bytes,
-            total.segments + len(found.segments),
-            total.transactions + len(found.numbers),
-            total.rows + done.records + done.packs + done.runs,
-            total.files + done.files,
-            total.searched + found.searched,
-            started,
-            partition.clock.now(),
-            dry_run,
-            total.hidden + hidden_count,
-            total.records + done.records,
-            total.packs + done.packs,
-            total.runs + done.runs,
-            total.views + done.views,
-            tuple(dict.fromkeys(total.unreached + done.unreached)),
+        total = replace(
+            total,
+            entries=total.entries + found.entries,
+            bytes=total.bytes + found.bytes,
+            segments=total.segments + len(found.segments),
+            transactions=total.transactions + len(found.numbers),
+            searched=total.searched + found.searched,
+            hidden=total.hidden + hidden_count,
         )
+    done = Rewritten()
+    forgotten = False
+    # Only now: nobody can read an entry of any partition any more, also if an archiver is in the way.
+    for committer in () if dry_run else committers:
+        partition = committer.partition
+        # Also the rest of an earlier call.
+        done = done.plus(finish(partition, copies)).plus(clear_leftovers(partition))
+        forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
+    total = replace(
+        total,
+        rows=done.records + done.packs + done.runs,
+        files=done.files,
+        completed=space.partitions[0].clock.now(),
+        records=done.records,
+        packs=done.packs,
+        runs=done.runs,
+        views=done.views,
+        unreached=done.unreached,
+    )
     if forgotten and (places := copies.derived(space.name)):
         text = (
             "Entries that were trimmed, expired or deleted before, and are not stored any more, cannot be found by "

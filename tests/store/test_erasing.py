@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -209,3 +210,26 @@ def test_maintain_goes_on_with_the_other_spaces_if_another_run_holds_one(
             left = {name: bool(store._known(name).partitions[0].erasing) for name in ("busy", "free")}  # type: ignore[union-attr]
             assert left == {"busy": True, "free": False}
         store.maintain()
+
+
+@pytest.mark.parametrize("selector", [{"segment": "user-*"}, {"metadata": {"subject": "17"}}], ids=["glob", "metadata"])
+def test_no_entry_of_any_partition_can_be_read_if_an_archiver_keeps_an_erasure_from_its_end(
+    monkeypatch: pytest.MonkeyPatch, selector: dict[str, Any]
+) -> None:
+    from streamkit.archive.archiver import lease_name
+
+    monkeypatch.setattr("streamkit.removing.erase._WAIT", 0.0)
+    url, tag = f"memory://{uuid4()}", os.urandom(24)
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.create_space("a", partitions=4)
+        for user in range(16):
+            store.produce("a", f"user-{user}", [Record(tag, {"subject": "17"})])
+        with store.lease(lease_name("a", 0)), pytest.raises(LeaseNotAcquired, match="cannot be read"):
+            store.erase("a", **selector)
+        assert [entry.segment for entry in store.consume_space("a")] == []
+        assert len(found_in(rows_in_memory(url), tag)) > 0
+        store.maintain()
+        assert found_in(rows_in_memory(url), tag) == []
+        report = store.erase("a", **selector)
+        assert (report.entries, report.completed >= report.started > 0) == (0, True)
