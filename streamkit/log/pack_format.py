@@ -19,7 +19,9 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate, pairwise
+from io import BytesIO
+from itertools import compress as held
+from itertools import count
 from operator import lt
 from typing import NamedTuple, Protocol
 
@@ -145,8 +147,9 @@ class PackTable:
             rows: PackRows | None = _twin.pack_rows(raw, lengths, begin, place)
             if rows is not None:
                 return rows
-        places = pairwise(accumulate(lengths, initial=place))
-        return [(number, raw[at:end]) for number, (at, end) in enumerate(places, begin) if at < end]
+        source = BytesIO(raw)
+        source.seek(place)
+        return list(held(zip(count(begin), map(source.read, lengths)), lengths))
 
     def first_at(self, timestamp: int) -> int:
         """A number before which every transaction is older than `timestamp`: at the beginning of a block."""

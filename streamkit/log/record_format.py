@@ -680,7 +680,7 @@ def _take(
     Readers of small transactions spend their time here: there is one look at each part.
     """
     prefix, frame, head_at = _PREFIX.unpack_from, _FRAME.unpack_from, _FRAME.size
-    decode_head, decode_payload = _lone_heads.decode, _lone_payload.decode
+    decode_head, decode_payload, append = _lone_heads.decode, _lone_payload.decode, entries.append
     at, least = (_HEADER_AT, _HEADER_AT) if segment is None else (0, head_at)
     for item in islice(items, most - len(entries)):
         data = item[-1]
@@ -717,8 +717,7 @@ def _take(
                 return item
             name = segment
         origin = Origin(partition, partitions, position, index, first, "hot", 0, None, incarnation)
-        trx = TRX(id, node, number)
-        entries.append(Entry(space, name, first, timestamp, trx, payload, NO_METADATA, origin))
+        append(Entry(space, name, first, timestamp, TRX(id, node, number), payload, NO_METADATA, origin))
     return None
 
 
