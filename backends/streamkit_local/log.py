@@ -49,8 +49,6 @@ _ROOMY: Final = 256 << 10
 _ZEROS: Final = bytes(64 << 10)
 _AHEAD: Final = 1 << 20
 """Buffered bytes that the system is asked to write to the disk at once, long before the file is full and synced."""
-_MOST_AT_ONCE: Final = WHOLE + 1024
-"""Bytes of the largest row that is appended in one step."""
 _TOGETHER: Final = 4 << 20
 """Records of so many bytes are overwritten at once."""
 _LARGEST: Final = (1 << 32) - 1
@@ -344,8 +342,8 @@ class PartitionLog:
             return False
         if durable and at + HEADER + len(key) + len(value) > file.room:
             return False
-        if not durable and at % _AHEAD > _AHEAD - _MOST_AT_ONCE:
-            return False  # it may be the row after which the system begins to write
+        if not durable and at % _AHEAD + HEADER + len(key) + len(value) >= _AHEAD:
+            return False  # it is the row after which the system begins to write
         self.wrote = True
         self._locked.append(file)
         try:
