@@ -589,18 +589,17 @@ class Store:
         `progress(searched, all)` counts entries. Copies that a storage service keeps on its own (versions of objects,
         backups) are not reached.
         LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes
-        them from storage. For an unknown space nothing is done, and the report has 0 entries.
+        them from storage. Of a space that does not exist, the report has 0 entries. If the space was deleted, texts of
+        failures that quote its entries are erased.
         """
         from .removing.copies import Copies
-        from .removing.erase import erase_space
-        from .removing.report import EraseReport
+        from .removing.erase import erase_deleted, erase_space
 
         check_name(space, "space")
         chosen = check_erasure(segment, first, last, metadata, sequences)
         known = self._known(space)
         if known is None:
-            now = self._shared.clock.now()
-            report = EraseReport(space, started=now, completed=now, dry_run=dry_run)
+            report = erase_deleted(space, self._shared.clock, dry_run, Copies(self))
         else:
             report = erase_space(known, segment, first, last, metadata, dry_run, progress, Copies(self), chosen)
         return report.of(self.id, segment, first, last, metadata, chosen)

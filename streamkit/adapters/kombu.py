@@ -49,6 +49,8 @@ __all__ = ["Channel", "Transport"]
 _log = logging.getLogger(__name__)
 _SPACE = "kombu"
 _EXPIRES = "kombu:expires"
+_SUBJECT = "subject"
+"""The header of a message that becomes metadata, so that `store.erase(queue, metadata=…)` finds the message."""
 _PAGE = 10
 """Messages that one look takes at most."""
 _FRESH = 1.0
@@ -209,7 +211,9 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         lifetime = message["properties"].get("expiration")
-        metadata = {_EXPIRES: str(int(time.time() * 1000) + int(lifetime))} if lifetime else None
+        metadata = {_EXPIRES: str(int(time.time() * 1000) + int(lifetime))} if lifetime else {}
+        if isinstance(subject := message.get("headers", {}).get(_SUBJECT), str):
+            metadata[_SUBJECT] = subject
         priority = self._get_message_priority(message)
         payload = dumps(message).encode()
         self._reopening(queue, lambda: self._queue(queue).put(payload, metadata=metadata, priority=priority))

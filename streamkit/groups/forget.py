@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..errors import StoreClosed
 from ..log.segments import all_segments
 from ..names import InternalName
 from ..store import Store, inner
 from .core import Core, feed_chain
 from .events import LaneEvent
-from .group import cores_of
+from .feed import FeedState
+from .group import cores_of, is_of_space
 from .lane import LaneState
 
 __all__ = ["clear_deleted", "forget_failures"]
@@ -38,17 +40,30 @@ def forget_failures(store: Store, space: str) -> Iterator[tuple[InternalName, li
 
 
 def clear_deleted(store: Store, internal: InternalName) -> None:
-    """Delete the lanes of deleted groups. If `Group.delete` was stopped, they still hold the texts of failures."""
+    """Delete the lanes of groups that were deleted, or whose space was. They may still hold the texts of failures."""
     # The lanes come first: the feed then knows the group of each of them.
     lanes = [(segment, int(found[1])) for segment in store.get_segments(internal) if (found := _LANE.match(segment))]
     if not lanes:
         return
     feed = feed_chain(store, internal)
     feed.catch_up()
-    last = feed.state.created if feed.state.deleted else feed.state.created - 1
+    last = feed.state.created if _is_over(store, feed.state) else feed.state.created - 1
     for segment, made in lanes:
         if made <= last:
             store.delete_segment(internal, segment)
+
+
+def _is_over(store: Store, state: FeedState) -> bool:
+    """True if the group was deleted, or its space was."""
+    if state.deleted or is_of_space(store, state):
+        return state.deleted
+    found, _ = inner(store).look_up(state.space, None)
+    try:
+        if found is not None:
+            found.partitions[0].refresh()
+    except StoreClosed:
+        return False  # this process has the deleted space open: the group may be of the next one
+    return True
 
 
 def _forget(core: Core) -> None:

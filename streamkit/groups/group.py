@@ -55,7 +55,7 @@ from .values import (
     receipt_of,
 )
 
-__all__ = ["Group", "find_group", "group_names", "open_group", "queue_names"]
+__all__ = ["Group", "find_group", "group_names", "is_of_space", "open_group", "queue_names"]
 
 T = TypeVar("T")
 AnyOffset = LexKey | bytes | str
@@ -82,7 +82,7 @@ def open_group(store: Store, space: str, name: str, start: Any, given: dict[str,
     internal = internal_name("group", space, name)
     core = _core(store, internal, space)
     state = core.feed.state if core is not None else None
-    if state is None or not _exists(store, space, state):
+    if state is None or not is_of_space(store, state):
         core = _create(store, space, name, internal, start, GroupSettings(**given))
     assert core is not None
     group = Group(store, space, name, internal, core)
@@ -107,17 +107,17 @@ def find_group(store: Store, space: str, name: str) -> Group | None:
     core.feed.catch_up()
     if core.is_stale():  # another process deleted it, and may have made it again
         core = _core(store, internal, space)
-    if core is None or not _exists(store, space, core.feed.state):
+    if core is None or not is_of_space(store, core.feed.state):
         return None
     return Group(store, space, name, internal, core)
 
 
-def _exists(store: Store, space: str, state: FeedState) -> bool:
+def is_of_space(store: Store, state: FeedState) -> bool:
     """True if the group belongs to the present incarnation of the space. A group of a deleted space does not exist in
     the space that follows it."""
     if state.deleted or not state.created:
         return False
-    found, _ = inner(store).look_up(space, None)
+    found, _ = inner(store).look_up(state.space, None)
     return not state.incarnation or (found is not None and found.settings.incarnation == state.incarnation)
 
 
@@ -154,7 +154,7 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
             _make_space(store, internal, partitions, durability)
     feed = feed_chain(store, internal)
     feed.catch_up()
-    while not _exists(store, space, feed.state):
+    while not is_of_space(store, feed.state):
         source, _ = shared.look_up(space)
         starts = _starts(store, space, settings, start)
         at = feed.now()
@@ -193,7 +193,7 @@ def _starts(store: Store, space: str, settings: GroupSettings, start: Any) -> li
 def group_names(store: Store, space: str) -> list[str]:
     """Return the names of a space's groups, in order."""
     check_name(space, "space")
-    return sorted(state.name for _, state in _feeds(store, space) if _exists(store, space, state))
+    return sorted(state.name for _, state in _feeds(store, space) if is_of_space(store, state))
 
 
 def queue_names(store: Store, group: str) -> list[str]:
@@ -203,7 +203,7 @@ def queue_names(store: Store, group: str) -> list[str]:
         feed = feed_chain(store, internal)
         feed.catch_up()
         state = feed.state
-        if state.name == group and state.settings.queue and _exists(store, state.space, state):
+        if state.name == group and state.settings.queue and is_of_space(store, state):
             found.append(state.space)
     return sorted(found)
 

@@ -5,7 +5,7 @@ These are snapshots of aggregates, published views, the texts of failures of gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import UNREADABLE, MissingDependency
 from ..leases import Lease
@@ -40,13 +40,17 @@ class Copies:
             return Rewritten()  # it has none of them
         since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
         done = self.erase_snapshots(space, since).plus(self._delete_published())
-        done = done.plus(self._forget_failures(space, ranges))
+        done = done.plus(self._forget_failures(space, lambda *place: bool(ranges.reason(*place))))
         if not self._may_be_archived(partition):
             return done
         from ..archive.erase import erase_archived
 
         files = erase_archived(self._shared.archive(space), partition.partition, ranges.by_segment)
         return done.plus(Rewritten(files=files))
+
+    def clean_deleted(self, space: str) -> Rewritten:
+        """Erase what is left of the entries of a space that was deleted: published views, and texts of failures."""
+        return self._delete_published().plus(self._forget_failures(space, lambda segment, sequence: True))
 
     def erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
         """Erase the snapshots of segments that contain a sequence from `since` on."""
@@ -94,7 +98,7 @@ class Copies:
             warn("%s", text)
             return Rewritten(unreached=(text,))
 
-    def _forget_failures(self, space: str, ranges: Ranges) -> Rewritten:
+    def _forget_failures(self, space: str, is_gone: Callable[[str, int], bool]) -> Rewritten:
         """Erase the texts of failures that groups and routes keep, because they may quote an erased entry."""
         from ..groups.forget import forget_failures
         from ..routes import state as routes
@@ -102,7 +106,7 @@ class Copies:
         done = Rewritten()
         try:
             found = list(forget_failures(self._store, space))
-            found.append(routes.forget_failures(self._store, space, lambda *place: bool(ranges.reason(*place))))
+            found.append(routes.forget_failures(self._store, space, is_gone))
         except UNREADABLE as error:
             text = f"groups and routes of space {space!r} may keep failures that quote erased entries: {error}"
             warn("%s", text)

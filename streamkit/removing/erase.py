@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ..backend import KeepsCopies
+from ..clock import Clock
 from ..errors import LeaseNotAcquired
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import index_all, purge
@@ -32,7 +33,7 @@ from .stored import has_pairs, hidden_up_to, stored_with
 if TYPE_CHECKING:
     from .copies import Copies
 
-__all__ = ["erase_matching", "erase_space", "finish", "record_expired"]
+__all__ = ["erase_deleted", "erase_matching", "erase_space", "finish", "record_expired"]
 
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
@@ -189,6 +190,24 @@ def _count_new(partition: Partition, hidden: Sequence[Erasure]) -> int:
     unfinished = {erasure.number for erasure in partition.erasing}
     done = Ranges([erasure for erasure in erasures_of(partition) if erasure.number not in unfinished])
     return sum(done.lacks(erasure.segment, erasure.first, erasure.last) for erasure in hidden)
+
+
+def erase_deleted(space: str, clock: Clock, dry_run: bool, copies: Copies) -> EraseReport:
+    """Erase what is left of a space that does not exist, or not any more."""
+    started = clock.now()
+    done = Rewritten() if dry_run else copies.clean_deleted(space)
+    return EraseReport(
+        space,
+        rows=done.records + done.packs + done.runs,
+        started=started,
+        completed=clock.now(),
+        dry_run=dry_run,
+        records=done.records,
+        packs=done.packs,
+        runs=done.runs,
+        views=done.views,
+        unreached=done.unreached,
+    )
 
 
 def record_expired(committer: Committer) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from ..backend import Backend, Discards, Scrubs
 from ..errors import UNREADABLE, StoreClosed
+from ..index.upkeep import move_head
 from ..index.verify import is_lost
 from ..log.inbox_cleanup import drop_inbox
 from ..log.keys import CATALOG, HEAD, partition_key, space_key
 from ..log.log_end import earlier_ends, end_log
 from ..log.partition import Partition
-from ..retry import delete_rows
+from ..retry import attempts, delete_rows
 from ..warn import warn
 
 __all__ = ["delete_space", "has_remains"]
@@ -78,11 +81,25 @@ def _remove_rows(backend: Backend, partition: Partition, ends: set[bytes]) -> bo
     """Remove all rows but the head and `ends`. False if the storage cannot read them."""
     try:
         _delete_all(backend, partition, {bytes(HEAD), *ends})
+        if not backend.limits.remote:
+            _clear_head(partition)
         if isinstance(backend, Scrubs):
             backend.scrub(partition.key)
     except UNREADABLE:
         return False
     return True
+
+
+def _clear_head(partition: Partition) -> None:
+    """Remove entries from the head. It is deleted after the scrub, which would leave its bytes in a local file."""
+    for _ in attempts(partition.clock):
+        partition.read_head()
+        head = partition.head
+        if not head.manifest.inline and not head.pack:
+            return
+        manifest = replace(head.manifest, inline=b"", inline_first=0, inline_last=0)
+        if move_head(partition, head, replace(head, manifest=manifest, pack=b""), []):
+            return
 
 
 def _discard(backend: Backend, partition: Partition) -> None:

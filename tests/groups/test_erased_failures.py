@@ -13,6 +13,7 @@ import pytest
 import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Client, Record, Store
+from streamkit.errors import StoreClosed
 from streamkit.groups import Delivery
 from streamkit.names import internal_name
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
@@ -126,3 +127,52 @@ def test_upkeep_completes_a_deletion_that_was_stopped(again: bool) -> None:
         assert store.get_groups("jobs") == ["dead"] * again
         if again:
             assert store.group("jobs", "dead").status().acked == 1
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
+def test_an_erasure_in_a_deleted_space_reaches_the_texts_of_its_groups(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], again: bool
+) -> None:
+    url, stored = place
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        store.produce("other", "ann", [Record(b"nobody's")])
+        store.group("other", "dead", max_deliveries=1).run(number, drain=True)
+        quotes(store)
+        store.delete_space("jobs")
+        assert found_in(stored(), SECRET), "there is nothing to be erased"
+        if again:
+            store.produce("jobs", "ann", [Record(b"4")])
+            store.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
+        assert store.erase("jobs", "ann", dry_run=True).entries == again
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+        assert [letter.reason for letter in store.group("other", "dead").dead_letters()] != []
+        store.maintain()
+        if again:
+            store.produce("jobs", "bob", [Record(b"5")])
+            group = store.group("jobs", "dead")
+            group.run(number, drain=True)
+            assert (group.status().lag, group.status().dead) == (0, 0)
+
+
+def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+) -> None:
+    """Also upkeep of a process that still has the deleted space open."""
+    with streamkit.connect(place[0]) as client, streamkit.connect(place[0]) as late:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(b"1")])
+        store.group("jobs", "some", max_deliveries=1).run(number, drain=True)
+        other = late.store(store.id)
+        assert [entry.payload for entry in other.consume_space("jobs")] == [b"1"]
+        store.delete_space("jobs")
+        store = client.store(store.id)
+        store.produce("jobs", "ann", [Record(b"no number"), Record(b"2")])
+        store.group("jobs", "some", max_deliveries=1).run(number, drain=True)
+        with suppress(StoreClosed):
+            other.maintain(internal_name("group", "jobs", "some"))
+        late.store(store.id).maintain()
+        store.maintain()
+        assert [letter.entry.payload for letter in store.group("jobs", "some").dead_letters()] == [b"no number"]

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from fix_covered import EXHAUSTIVE
 
+import streamkit
 from harness.deep_search import files_below, found_in
 from harness.doomed import doomed, killed_at, telling_of_tables
 from harness.worlds import PATIENCE, World, memory, without_leases
@@ -177,6 +178,41 @@ def test_nothing_of_it_is_left_on_disk_wherever_the_process_was_killed_within_a_
         number += 1 if EXHAUSTIVE else 17
     assert killed >= 3
     covered("kills of an erasure, within calls of a local store", killed)
+
+
+def test_a_deleted_space_leaves_nothing_on_disk_wherever_the_process_was_killed_within_a_call(
+    scratch: Path, covered: Callable[[str, int], None]
+) -> None:
+    """Its head holds entries too, after an erasure. The next call completes the deletion."""
+    root = scratch / "root"
+    number, is_killed = 0, True
+    while is_killed:
+        tag, id = os.urandom(24), uuid4()
+        with streamkit.connect(root.as_uri()) as client:
+            store = client.store(id)
+            for user in range(4):
+                store.produce("a", f"user-{user}", [Record(tag)])
+            store.erase("a", "user-1")
+            assert found_in(files_below(root), tag)
+
+        def delete(id: UUID = id) -> None:
+            with streamkit.connect(root.as_uri()) as client:
+                client.store(id).delete_space("a")
+
+        is_killed = number > 0 and killed_at(number, delete)
+        delete()
+        assert found_in(files_below(root), tag) == [], f"killed before call {number} of the operating system"
+        with streamkit.connect(root.as_uri()) as client:
+            store = client.store(id)
+            assert list(store.get_spaces()) == []
+            store.produce("a", "user-1", [Record(b"new")])
+            assert [entry.payload for entry in store.consume_space("a")] == [b"new"]
+            assert store.verify().ok
+            client.delete_store(id)
+        is_killed = is_killed or not number
+        number += 1 if EXHAUSTIVE else 5
+    assert number > 10
+    covered("kills of a space's deletion, within calls of a local store", number)
 
 
 def test_nothing_of_it_is_left_where_the_one_that_completes_it_is_killed_too(
