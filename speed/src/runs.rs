@@ -49,10 +49,31 @@ struct Wanted<'a> {
     seed: u32,
 }
 
-impl Wanted<'_> {
+impl<'a> Wanted<'a> {
+    fn new(content: Content<'a>, file: &File, tail: &Tail<'_>, number: usize) -> Option<Self> {
+        let (offset, length) = tail.place(number);
+        let start = file.start.checked_add(offset as usize)?;
+        Some(Wanted { content, start, length: length as usize, seed: file.seed ^ offset })
+    }
+
     fn read(&self) -> Option<Block> {
         let exact = |part: &[u8]| if part.len() == self.length { block::decode(part, self.seed) } else { None };
         self.content.part(self.start, self.length, exact)
+    }
+}
+
+/// A block that is in the cache, or was read for one question.
+enum Found<'py> {
+    Kept(Bound<'py, Block>),
+    Read(Block),
+}
+
+impl Found<'_> {
+    fn block(&self) -> &Block {
+        match self {
+            Found::Kept(block) => block.get(),
+            Found::Read(block) => block,
+        }
     }
 }
 
@@ -129,6 +150,19 @@ impl Directory {
         Some((held, row))
     }
 
+    /// One block, which is not put into the cache: the entries of peeks have a cache of their own, and a block that takes
+    /// the place of the one before is in the processor's cache.
+    fn glance<'py>(&self, py: Python<'py>, file: &File, tail: &Tail<'_>, number: usize) -> Option<Found<'py>> {
+        if let Some(found) = self.blocks.get().find(py, &self.key(file, number)) {
+            return Some(Found::Kept(found.cast_into::<Block>().ok()?));
+        }
+        let (held, row) = self.hold(py, file)?;
+        let wanted = Wanted::new(held.content(), file, tail, number)?;
+        let block = py.detach(|| wanted.read())?;
+        row.get().counts.get().add(1, wanted.length as u64);
+        Some(Found::Read(block))
+    }
+
     /// The blocks of spans, in order. None if one is not as it must be.
     fn load<'py>(&self, py: Python<'py>, spans: &[Span<'_>]) -> Option<Vec<Bound<'py, Block>>> {
         let cache = self.blocks.get();
@@ -156,10 +190,7 @@ impl Directory {
             let wanted: Vec<Wanted<'_>> = absent
                 .iter()
                 .map(|(_, held_at, span, number)| {
-                    let (offset, length) = span.tail.place(*number);
-                    let start = span.file.start.checked_add(offset as usize)?;
-                    let content = held[*held_at].0.content();
-                    Some(Wanted { content, start, length: length as usize, seed: span.file.seed ^ offset })
+                    Wanted::new(held[*held_at].0.content(), span.file, &span.tail, *number)
                 })
                 .collect::<Option<_>>()?;
             let read: Vec<Block> = py.detach(|| wanted.iter().map(Wanted::read).collect::<Option<_>>())?;
@@ -243,7 +274,7 @@ impl Directory {
         let text = segment.to_cow()?;
         let subject = self.subject(&text, 1);
         let Some(block) = self.last_block(py, &subject) else { return Ok(None) };
-        let block = block.get();
+        let block = block.block();
         let low = block.find(&subject.start, 0);
         if block.find(&subject.end, low) != low + 1 || block.row(low).1.len() > most {
             return Ok(None);
@@ -301,13 +332,13 @@ impl Directory {
     }
 
     /// The block whose only row of the segment is its last one: see `Runs.last`.
-    fn last_block<'py>(&self, py: Python<'py>, subject: &Subject) -> Option<Bound<'py, Block>> {
+    fn last_block<'py>(&self, py: Python<'py>, subject: &Subject) -> Option<Found<'py>> {
         let (start, end) = (&subject.start[..], &subject.end[..]);
         if let Some(inline) = &self.inline {
             let block = inline.get();
             let low = block.find(start, 0);
             if block.find(end, low) > low || block.value(&subject.status).is_some() {
-                return Some(inline.bind(py).clone());
+                return Some(Found::Kept(inline.bind(py).clone()));
             }
         }
         for files in &self.runs {
@@ -318,7 +349,7 @@ impl Directory {
                 if tail.may_hold(subject.hash, subject.mask) {
                     let block = tail.block_of(end);
                     let first = if tail.first(block) < end { block } else { block.checked_sub(1)? };
-                    return self.load(py, &[Span { run: 0, file, tail, first, stop: first + 1 }])?.pop();
+                    return self.glance(py, file, &tail, first);
                 }
             }
             if self.is_status_in(py, files, subject)? {

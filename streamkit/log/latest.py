@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
 
 from ..model import Entry
@@ -13,10 +14,16 @@ _BYTES = 8 << 20
 """Bytes of the cache of a space: ten thousand small entries. A small function has 128 MB in all."""
 _ENTRY = 600
 """Bytes of an entry beside its payload and its metadata."""
+_ASKED = 8192
+"""The number of segments that a full cache remembers without an entry."""
 
 
 class Latest:
-    """The entries that were kept last stay. Safe between threads; looking one up takes no lock."""
+    """The entries that were kept last stay. Safe between threads; looking one up takes no lock.
+
+    A full cache takes the entry of another segment when that is kept for the second time. So peeks here and there among
+    many segments do not take the place of the few that are peeked at again and again.
+    """
 
     def __init__(self, partitions: int) -> None:
         """The cache of one partition of a space that has `partitions`."""
@@ -25,6 +32,8 @@ class Latest:
         """Each with the number of the index that has no later entry of its segment; 0: of none."""
         self._bytes = 0
         self._most = _BYTES // partitions
+        self._asked: array[int] | None = None
+        """Hashes of segments whose entries were not kept, each at a place of its own, since the cache was full."""
         self._index: object = None
         self._number = 0
         """The number of `_index`."""
@@ -46,6 +55,7 @@ class Latest:
             self.drops += 1
             self._entries = OrderedDict()
             self._bytes = 0
+            self._asked = None
 
     def drop(self, segment: str) -> None:
         with self._lock:
@@ -56,12 +66,18 @@ class Latest:
 
     def keep(self, entry: Entry, drops: int, index: object = None) -> None:
         """`drops`: as they were before it was read. `index`: the index that has no later entry of the segment."""
+        asked, segment = self._asked, entry.segment
+        if asked is not None and segment not in self._entries:
+            hashed = hash(segment)
+            if asked[hashed % _ASKED] != hashed:
+                asked[hashed % _ASKED] = hashed
+                return
         size = _size(entry)
         if size > self._most >> 4:
             return
         with self._lock:
             entries, number = self._entries, 0
-            old = entries.get(entry.segment)
+            old = entries.get(segment)
             if drops != self.drops or (old is not None and old[0].sequence > entry.sequence):
                 return
             if index is not None:
@@ -71,14 +87,16 @@ class Latest:
                     self._index = index
                 number = self._number
             if old is not None:
-                del entries[entry.segment]
+                del entries[segment]
                 self._bytes -= _size(old[0])
             while entries and self._bytes + size > self._most:
                 _, (gone, _) = entries.popitem(last=False)
                 self._bytes -= _size(gone)
+                if self._asked is None:
+                    self._asked = array("q", bytes(8 * _ASKED))
             if not entries:
                 self._bytes = 0
-            entries[entry.segment] = entry, number
+            entries[segment] = entry, number
             self._bytes += size
 
 
