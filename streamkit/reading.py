@@ -93,10 +93,12 @@ class Reader:
         known, since = self._handle.look_up(space, (segment,))
         if known is None:
             return None
+        if len(known.partitions) == 1:
+            return last_entry(known.partitions[0], segment, since)
         partition = known.partition(segment)
         entry = last_entry(partition, segment, since)
-        if entry is None or len(known.partitions) == 1:
-            return entry
+        if entry is None:
+            return None
         return replace(entry, origin=replace(entry.origin, others=partition.ends()))
 
     def segment_batches(

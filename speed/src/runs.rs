@@ -16,7 +16,7 @@ use crate::segment;
 use crate::tail::{Firsts, Tail};
 
 /// Blocks of a run that are read one by one.
-const NEAR: usize = 4;
+const NEAR: usize = 8;
 
 /// A section of a run.
 struct File {
@@ -65,14 +65,14 @@ impl<'a> Wanted<'a> {
 /// A block that is in the cache, or was read for one question.
 enum Found<'py> {
     Kept(Bound<'py, Block>),
-    Read(Block),
+    Read(Block, Key),
 }
 
 impl Found<'_> {
     fn block(&self) -> &Block {
         match self {
             Found::Kept(block) => block.get(),
-            Found::Read(block) => block,
+            Found::Read(block, _) => block,
         }
     }
 }
@@ -150,17 +150,18 @@ impl Directory {
         Some((held, row))
     }
 
-    /// One block, which is not put into the cache: the entries of peeks have a cache of their own, and a block that takes
-    /// the place of the one before is in the processor's cache.
+    /// One block, which is not put into the cache. The entries of peeks have a cache of their own, and a block that takes
+    /// the memory of the one before finds it in the processor's cache.
     fn glance<'py>(&self, py: Python<'py>, file: &File, tail: &Tail<'_>, number: usize) -> Option<Found<'py>> {
-        if let Some(found) = self.blocks.get().find(py, &self.key(file, number)) {
+        let key = self.key(file, number);
+        if let Some(found) = self.blocks.get().find(py, &key) {
             return Some(Found::Kept(found.cast_into::<Block>().ok()?));
         }
         let (held, row) = self.hold(py, file)?;
         let wanted = Wanted::new(held.content(), file, tail, number)?;
         let block = py.detach(|| wanted.read())?;
         row.get().counts.get().add(1, wanted.length as u64);
-        Some(Found::Read(block))
+        Some(Found::Read(block, key))
     }
 
     /// The blocks of spans, in order. None if one is not as it must be.
@@ -273,13 +274,20 @@ impl Directory {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let text = segment.to_cow()?;
         let subject = self.subject(&text, 1);
-        let Some(block) = self.last_block(py, &subject) else { return Ok(None) };
-        let block = block.block();
+        let Some(found) = self.last_block(py, &subject) else { return Ok(None) };
+        let block = found.block();
         let low = block.find(&subject.start, 0);
-        if block.find(&subject.end, low) != low + 1 || block.row(low).1.len() > most {
-            return Ok(None);
+        if block.find(&subject.end, low) == low + 1 && block.row(low).1.len() <= most {
+            if let Some(entry) = segment::last_of(py, reader.get(), segment, block.row(low).1)? {
+                return Ok(Some(entry));
+            }
         }
-        segment::last_of(py, reader.get(), segment, block.row(low).1)
+        if let Found::Read(block, key) = found {
+            // Python looks at it next.
+            let size = block.bytes();
+            self.blocks.get().keep(key, Bound::new(py, block)?.into_any().unbind(), size);
+        }
+        Ok(None)
     }
 }
 

@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 VERSION = 1
-BLOCK_BYTES = 8192
+BLOCK_BYTES = 4096
 """A block ends with the row with which it reaches so many bytes."""
 _HEAD = b"SKRN" + bytes([VERSION, 0, 0, 0])
 _TAIL_MAGIC = b"SKRT"

@@ -32,7 +32,7 @@ _ROUND = 4 << 20
 """About the most bytes that one call to the backend brings."""
 _TOGETHER = 1024
 """Keys that are looked up at once."""
-_NEAR = 4
+_NEAR = 8
 """Blocks of a run that are read one by one, without looking ahead."""
 _FEW = 8
 """Statuses that are looked for in two places at once."""
@@ -469,7 +469,7 @@ class Runs:
 
     def last_entry(self, reader: Any, segment: str, most: int) -> Any:
         """The compiled codec's short way: see `Index.last_entry`."""
-        directory = self._directory
+        directory = self._opened if self._opened is not None else self._directory
         return directory.last_entry(reader, segment, most) if directory and reader else None
 
     @property

@@ -364,45 +364,35 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     """The latest entry of a segment, or None. For `since` see Partition.refresh."""
     if not partition.is_current():
         partition.refresh((), since)
-    row = partition.cached.get(segment)
+    latest = partition.latest
+    # In this order. An erasure first hides its entries, then it counts as a drop. It hides them until there is an index
+    # without them. The index takes over the beginning of a tail before that is dropped; and of two entries the later
+    # one is kept.
+    drops, row = latest.drops, partition.cached.get(segment)
     if row is None:
-        entry = _last_of_whole(partition, segment)
-        if entry is not None:
-            return entry
+        is_whole, tail, index = partition.is_whole, partition.tail.pieces.get(segment), partition.index
+        entry = latest.last_of(segment, index)
+        if is_whole and (tail is None or (entry is not None and tail[-1].last_sequence == entry.sequence)):
+            if entry is not None:
+                partition.counters["cache_hits"] += 1
+                return entry
+            # The newest data row tells as much as the status.
+            entry = index.last_entry(partition.reader, segment, _ONE_ROW)
+            if entry is not None:
+                partition.counters["cache_misses"] += 1
+                latest.keep(entry, drops, index)
+                return entry
     elif (
         partition.retention is None
         and row.first_number >= partition.floor.number
-        and (entry := partition.latest.get(segment)) is not None
+        and (entry := latest.get(segment)) is not None
         and row.first_sequence <= row.last_sequence == entry.sequence
         and (entry.trx.number > partition.head.archived or entry.tier == "cold")
     ):
         partition.counters["cache_hits"] += 1
         return entry  # most peeks end here, without a view
-    drops = partition.latest.drops  # before the view is taken: an erasure that the view lacks counts as one after it
-    return partition.ask(_last_entry, segment, drops)
-
-
-def _last_of_whole(partition: Partition, segment: str) -> Entry | None:
-    """The last entry of a segment by index and tail, from the cache or by the compiled codec, if nothing was ever
-    removed."""
-    latest = partition.latest
-    # In this order. An erasure first hides its entries, then it counts as a drop. It hides them until there is an index
-    # without them. The index takes over the beginning of a tail before that is dropped; and of two entries the later
-    # one is kept.
-    drops, is_whole = latest.drops, partition.is_whole
-    tail, index = partition.tail.pieces.get(segment), partition.index
-    entry = latest.last_of(segment, index)
-    if not is_whole or (tail is not None and (entry is None or tail[-1].last_sequence != entry.sequence)):
-        return None
-    if entry is not None:
-        partition.counters["cache_hits"] += 1
-        return entry
-    # The newest data row tells as much as the status.
-    entry = index.last_entry(partition.reader, segment, _ONE_ROW)
-    if entry is not None:
-        partition.counters["cache_misses"] += 1
-        latest.keep(entry, drops, index)
-    return entry
+    # The drops before the view: an erasure that the view lacks counts as one after it.
+    return partition.ask(_last_entry, segment, latest.drops)
 
 
 def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
