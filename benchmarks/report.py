@@ -27,7 +27,7 @@ _READ_ONES = (
 )
 _BLOCKS = (
     "Commits to one segment that are far apart are in several runs: one to six, by the merges that upkeep has done "
-    "so far, until `maintain` joins them. Each run costs a block of 8 KB that is read, checked, decompressed and "
+    "so far, until `maintain` joins them. Each run costs a block of 4 KB that is read, checked, decompressed and "
     "searched, if it is not in the cache of 8 MB. "
     "Without the twin, two thirds of the time goes to Python's interpreter, which makes about 35 calls for each of "
     "these blocks."
@@ -44,8 +44,9 @@ _WHY = {
     "objects, and a quarter is the kernel's copy of their bytes. The bare file joins ready bytes.",
     "peek": "During a round, most of ten thousand segments are peeked at for the first time. A first peek reads a "
     "block of entries. A later peek reads memory.",
-    "peek of any segment": "Almost every peek reads a block of 8 KB that is not in the cache. With the twin, to read, "
-    "check, decompress and search it takes 5 of a peek's 12 µs of CPU, and twenty calls of Python take the others. "
+    "peek of any segment": "Almost every peek reads a block of 4 KB that is not in the cache. With the twin, to find, "
+    "read, check and decompress it and to make the entry takes 4.5 of a peek's 8 µs of CPU, and a dozen calls of Python "
+    "take the others. "
     "SQLite finds the row in pages that need no decompression.",
     "append, 1 a commit": _APPEND,
     "append, 1 a commit, 16 threads": "The threads share commits, and they take turns at Python's interpreter. "
@@ -62,7 +63,7 @@ _WHY = {
     "consume_space, written 1 a commit": _READ_ONES,
     "consume_segment, written 1 a commit": _READ_ONES,
     "load a segment of 20 entries": _BLOCKS,
-    "load a segment of 20 entries of one commit": "A load reads, checks and decompresses a block of 8 KB or two, in 6 "
+    "load a segment of 20 entries of one commit": "A load reads, checks and decompresses a block or two of 4 KB, in 6 "
     "of its 19 µs of CPU. The entries take 4, and calls of Python the others.",
     "growth: peek": "In the large store almost no segment is peeked at twice during a round. " + _BLOCKS,
     "growth: append buffered, 1000 a commit": "A round ends after 500 batches, a third of a second. Most batches go to "

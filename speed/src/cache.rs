@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::section::{AsItIs, SPREAD};
+use crate::tail::Firsts;
 
 /// A block of a file, or its tail: number -1.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ impl Hash for Key {
 
 struct Slot {
     item: Py<PyAny>,
+    /// Of a tail.
+    firsts: Option<Py<Firsts>>,
     size: usize,
     used: bool,
 }
@@ -60,13 +63,21 @@ impl Recent {
         Some(slot.item.bind(py).clone())
     }
 
-    pub fn keep(&self, key: Key, item: Py<PyAny>, size: usize) {
+    /// The directory of a tail.
+    pub fn firsts<'py>(&self, py: Python<'py>, key: &Key) -> Option<Bound<'py, Firsts>> {
+        let mut kept = self.kept();
+        let slot = kept.slots.get_mut(key)?;
+        slot.used = true;
+        Some(slot.firsts.as_ref()?.bind(py).clone())
+    }
+
+    pub fn keep(&self, key: Key, item: Py<PyAny>, firsts: Option<Py<Firsts>>, size: usize) {
         let mut gone = Vec::new();
         let mut kept = self.kept();
         if size > self.limit / 2 || kept.slots.contains_key(&key) {
             return;
         }
-        kept.slots.insert(key, Slot { item, size, used: false });
+        kept.slots.insert(key, Slot { item, firsts, size, used: false });
         kept.order.push_back(key);
         kept.bytes += size;
         while kept.bytes > self.limit {
@@ -79,7 +90,7 @@ impl Recent {
                 _ => {
                     if let Some(slot) = kept.slots.remove(&oldest) {
                         kept.bytes -= slot.size;
-                        gone.push(slot.item);
+                        gone.push((slot.item, slot.firsts));
                     }
                 }
             }
@@ -123,7 +134,9 @@ impl Recent {
     fn put(&self, key: (&[u8], &[u8], i64), item: Bound<'_, PyAny>) -> PyResult<()> {
         let size = item.getattr("size")?.extract()?;
         if let Some(key) = key_of(key) {
-            self.keep(key, item.unbind(), size);
+            let firsts = if key.number < 0 { item.getattr("_twin").ok() } else { None };
+            let firsts = firsts.and_then(|firsts| firsts.cast_into().ok()).map(Bound::unbind);
+            self.keep(key, item.unbind(), firsts, size);
         }
         Ok(())
     }

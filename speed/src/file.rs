@@ -127,6 +127,8 @@ impl Counts {
 #[pyclass(module = "streamkit_speed", frozen)]
 pub struct OpenRow {
     file: Py<PyWeakrefReference>,
+    value: u64,
+    table: Py<PyBytes>,
     size: usize,
     pub counts: Py<Counts>,
 }
@@ -151,8 +153,8 @@ impl OpenRow {
     pub fn hold<'py>(&self, py: Python<'py>) -> Option<Held<'py>> {
         let file = self.file.bind(py).upgrade()?;
         let fd = file.getattr(intern!(py, "fd")).ok()?.extract().ok()?;
-        let (value, table) = file.getattr(intern!(py, "table")).ok()?.extract().ok()?;
-        (fd >= 0).then_some(Held { _file: file, fd, value, table, size: self.size })
+        let table = self.table.bind(py).clone();
+        (fd >= 0).then_some(Held { _file: file, fd, value: self.value, table, size: self.size })
     }
 }
 
@@ -161,7 +163,8 @@ impl OpenRow {
     /// `file`: its `fd`, and `table`, the start of the value and the checksums of its blocks. `size`: of the value.
     #[new]
     fn new(file: &Bound<'_, PyAny>, size: usize, counts: Py<Counts>) -> PyResult<Self> {
-        Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), size, counts })
+        let (value, table) = file.getattr(intern!(file.py(), "table"))?.extract()?;
+        Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), value, table, size, counts })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
@@ -128,8 +127,7 @@ impl Directory {
     }
 
     fn tail<'py>(&self, py: Python<'py>, file: &File) -> Option<Bound<'py, Firsts>> {
-        let found = self.tails.get().find(py, &Key { partition: self.partition, id: file.id, number: -1 })?;
-        found.getattr(intern!(py, "_twin")).ok()?.cast_into().ok()
+        self.tails.get().firsts(py, &Key { partition: self.partition, id: file.id, number: -1 })
     }
 
     /// The key of a block.
@@ -200,7 +198,7 @@ impl Directory {
             for ((at, _, span, number), block) in absent.into_iter().zip(read) {
                 let size = block.bytes();
                 let block = Bound::new(py, block).ok()?;
-                cache.keep(self.key(span.file, number), block.clone().into_any().unbind(), size);
+                cache.keep(self.key(span.file, number), block.clone().into_any().unbind(), None, size);
                 blocks[at] = Some(block);
             }
         }
@@ -285,7 +283,7 @@ impl Directory {
         if let Found::Read(block, key) = found {
             // Python looks at it next.
             let size = block.bytes();
-            self.blocks.get().keep(key, Bound::new(py, block)?.into_any().unbind(), size);
+            self.blocks.get().keep(key, Bound::new(py, block)?.into_any().unbind(), None, size);
         }
         Ok(None)
     }

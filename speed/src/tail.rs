@@ -5,17 +5,23 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// The numbers of an array. It cannot change its length while this lives.
-struct Numbers<T>(PyBuffer<T>);
+struct Numbers<T: 'static> {
+    /// They live as long as the buffer.
+    all: &'static [T],
+    _buffer: PyBuffer<T>,
+}
 
 impl<T: Element> Numbers<T> {
     /// Of an array that nobody changes.
     fn new(object: &Bound<'_, PyAny>) -> Option<Self> {
-        PyBuffer::get(object).ok().filter(|buffer| buffer.as_slice_ptr().is_some()).map(Numbers)
+        let buffer = PyBuffer::get(object).ok()?;
+        // SAFETY: the exporter keeps the numbers where they are until the buffer is released, and nobody changes them.
+        let all = unsafe { buffer.as_slice_ptr()?.as_ref() };
+        Some(Numbers { all, _buffer: buffer })
     }
 
     fn all(&self) -> &[T] {
-        // SAFETY: the exporter keeps the numbers where they are until the buffer is released, and nobody changes them.
-        self.0.as_slice_ptr().map_or(&[], |numbers| unsafe { numbers.as_ref() })
+        self.all
     }
 }
 

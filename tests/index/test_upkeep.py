@@ -75,7 +75,7 @@ def test_the_newest_run_that_has_a_segment_tells_its_latest_entry(
             assert store.peek("s", name).sequence == 32
         after = store.statistics().requests
         assert after["read"] - before["read"] <= 1.05 * len(names)  # a filter errs seldom
-        assert after["bytes_read"] - before["bytes_read"] <= 1.2 * BLOCK_BYTES * len(names)
+        assert after["bytes_read"] - before["bytes_read"] <= 1.5 * BLOCK_BYTES * len(names)  # a block ends after a row
 
 
 def test_an_entry_that_a_peek_has_kept_is_not_the_latest_for_ever(
