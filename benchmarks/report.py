@@ -45,9 +45,8 @@ _WHY = {
     "peek": "During a round, most of ten thousand segments are peeked at for the first time. A first peek reads a "
     "block of entries. A later peek reads memory.",
     "peek of any segment": "Almost every peek reads a block of 4 KB that is not in the cache. With the twin, to find, "
-    "read, check and decompress it and to make the entry takes 4.5 of a peek's 8 µs of CPU, and a dozen calls of Python "
-    "take the others. "
-    "SQLite finds the row in pages that need no decompression.",
+    "read, check and decompress it and to make the entry takes 4.5 of a peek's 8 µs of CPU. A dozen calls of Python "
+    "take the others. SQLite finds the row in pages that need no decompression.",
     "append, 1 a commit": _APPEND,
     "append, 1 a commit, 16 threads": "The threads share commits, and they take turns at Python's interpreter. "
     "To hand it from thread to thread costs more than the work for a record, about 10 µs. One thread alone mostly "

@@ -33,13 +33,13 @@ def is_known(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bool]:
 
 
 def test_peeks_here_and_there_leave_the_entries_that_are_peeked_at_again(is_known: Callable[[str], bool]) -> None:
-    assert not any([is_known(name) for name in MANY[:100]])
+    assert not any(is_known(name) for name in MANY[:100])
     for _ in range(3):
         for name in FEW:
             is_known(name)
     before = [name for name in FEW if is_known(name)]
     assert len(before) > len(FEW) // 2
-    assert not any([is_known(name) for name in MANY[100:]])
+    assert not any(is_known(name) for name in MANY[100:])
     assert [name for name in FEW if is_known(name)] == before
 
 
