@@ -14,8 +14,8 @@ _BYTES = 8 << 20
 """Bytes of the cache of a space: ten thousand small entries. A small function has 128 MB in all."""
 _ENTRY = 600
 """Bytes of an entry beside its payload and its metadata."""
-_ASKED = 8192
-"""The number of segments that a full cache remembers without an entry."""
+_PLACE = 1024
+"""Bytes of the cache for each place of a segment that a full cache remembers without an entry."""
 
 
 class Latest:
@@ -71,8 +71,9 @@ class Latest:
         asked, segment = self._asked, entry.segment
         if asked is not None and segment not in self._entries:
             hashed = hash(segment)
-            if asked[hashed % _ASKED] != hashed:
-                asked[hashed % _ASKED] = hashed
+            place = hashed % len(asked)
+            if asked[place] != hashed:
+                asked[place] = hashed
                 return
         size = _size(entry)
         if size > self._most >> 4:
@@ -95,7 +96,7 @@ class Latest:
                 _, (gone, _) = entries.popitem(last=False)
                 self._bytes -= _size(gone)
                 if self._asked is None:
-                    self._asked = array("q", bytes(8 * _ASKED))
+                    self._asked = array("q", bytes(8 * (1 + self._most // _PLACE)))
             if not entries:
                 self._bytes = 0
             entries[segment] = entry, number

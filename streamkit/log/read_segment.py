@@ -392,7 +392,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
         partition.counters["cache_hits"] += 1
         return entry  # most peeks end here, without a view
     # The drops before the view: an erasure that the view lacks counts as one after it.
-    return partition.ask(_last_entry, segment, latest.drops)
+    return partition.ask(_last_entry, segment, partition.latest.drops)
 
 
 def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
