@@ -33,6 +33,7 @@ from .errors import (
     UnsupportedVersion,
 )
 from .gaps import Gap
+from .importing import IMPORTING
 from .lexkey import LexKey, Unsigned
 from .model import TRX, Entry, Record, SegmentStatus
 from .retention import Retention
@@ -114,11 +115,13 @@ _MODULES = frozenset(("backend", "client", "leases", "names", "space", "store", 
 
 def __getattr__(name: str) -> Any:
     """Import a public name, or the module of one, on its first use."""
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    if name not in _LATER:
+    module = name if name in _MODULES else _LATER.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    with IMPORTING:
+        found = import_module(f".{module}", __name__)
+    if name not in _MODULES:
+        found = globals()[name] = getattr(found, name)
     return found
 
 

@@ -16,6 +16,7 @@ from .arguments import check_count, check_poll, check_seconds, check_type
 from .backend import Ambiguous, ArchiveHost, ArchiveWriter, Driver
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import MissingDependency, PermanentError, StoreClosed, Unavailable
+from .importing import IMPORTING
 from .log.policy import policy_of
 from .open_store import ArchiveRoot, OpenStore
 from .reentry import mark_backend
@@ -90,7 +91,8 @@ def _driver(url: str, timeout: float) -> Driver:
     if module is None:
         return _foreign_driver(url, scheme, separator, timeout)
     try:
-        connect = import_module(module).connect
+        with IMPORTING:
+            connect = import_module(module).connect
     except ImportError as error:
         extra = module.removeprefix("streamkit_")
         package = f"'streamkit-store[{extra}]'" if extra in _EXTRAS else "streamkit-store"

@@ -6,13 +6,15 @@ class meanwhile, msgspec crashes the process. So this module makes every decoder
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import msgspec
 
 from .importing import DECODERS
 
-__all__ = ["Decoders", "convert", "json_decoder", "msgpack_decoder"]
+__all__ = ["Decoders", "convert", "json_decoder", "load_types", "msgpack_decoder"]
 
 T = TypeVar("T")
 
@@ -43,8 +45,38 @@ def convert(value: Any, kind: type[T], **options: Any) -> T: ...
 def convert(value: Any, kind: Any, **options: Any) -> Any: ...
 def convert(value: Any, kind: Any, **options: Any) -> Any:
     """`msgspec.convert`, with its options."""
-    msgpack_decoder(kind)  # collects the types; the lock is not held while code of the user's class runs
+    try:
+        _collect(kind)
+    except TypeError:  # it cannot be hashed, or it is no type: then msgspec says so
+        _collect.__wrapped__(kind)
     return msgspec.convert(value, kind, **options)
+
+
+@lru_cache(1024)
+def _collect(kind: Any) -> None:
+    """Collect the types of a class's fields. The lock is not held while code of the user's class runs."""
+    load_types(kind)
+    msgpack_decoder(kind)
+
+
+def load_types(kind: Any) -> None:
+    """Evaluate the annotations of a user's class, before a decoder is made for it.
+
+    An annotation may import a module. If it was evaluated under the lock, this thread would wait for a thread that
+    imports the module, and that thread for the lock: the module may make decoders.
+    """
+    seen: dict[int, Any] = {}
+    left = [kind]
+    while left:
+        kind = left.pop()
+        if id(kind) in seen:
+            continue
+        seen[id(kind)] = kind
+        left += [get_origin(kind), *get_args(kind)]
+        with suppress(Exception):  # msgspec tells better what is wrong, when the decoder is made
+            left += [getattr(kind, name, None) for name in ("__value__", "__supertype__", "__bound__")]
+            if isinstance(kind, type):
+                left += get_type_hints(kind, include_extras=True).values()
 
 
 class Decoders(dict[Any, msgspec.msgpack.Decoder[Any]]):

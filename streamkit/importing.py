@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
 
-__all__ = ["DECODERS", "IMPORTING"]
+__all__ = ["DECODERS", "IMPORTING", "importer"]
 
 IMPORTING = threading.RLock()
-"""Held by a first use on the path of a commit, and by a fork. Otherwise a child that is forked in the middle of another
-thread's import would wait for that thread for ever."""
+"""Held by a first use on the path of `connect` and of a commit, and by a fork. Otherwise a child that is forked in the
+middle of another thread's import would wait for that thread for ever."""
 DECODERS = threading.RLock()
-"""Held while a decoder is made, and by a fork. Its holder does not ask for IMPORTING."""
+"""Held while a decoder is made, and by a fork. Its holder does not ask for IMPORTING and does not import: a
+thread that holds the lock of the module may make the module's decoders."""
+
+
+def importer(package: str, names: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's `__getattr__`, which imports a public name from its module on the first use, and `__dir__`.
+
+    `names`: the public names of each module.
+
+    The package itself imports none of its modules. Otherwise a thread that imports the package, and another thread that
+    imports one of its modules, would wait for each other, and Python would raise an error in one of them.
+    """
+    modules = {name: module for module, each in names.items() for name in each}
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(modules[name], package), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *modules})
 
 
 def _acquire() -> None:

@@ -32,7 +32,7 @@ def mark_backend(backend: object) -> None:
     with `__getattr__` for instance, marks that object itself.
     """
     for base in type(backend).__mro__:
-        for member in vars(base).values():
+        for member in list(vars(base).values()):  # another thread may add one
             method = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
             if isinstance(method, FunctionType):
                 _marked.add(method.__code__)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from streamkit.errors import MissingDependency, StoreClosed
+from streamkit.importing import IMPORTING
 
 from .account import ARCHIVE, account_of
 
@@ -45,7 +46,8 @@ class AzureDriver:
 
     def open(self, store: UUID) -> AzureBackend:
         """Return the store's backend, without I/O. StoreClosed if the driver is closed."""
-        from .store import AzureBackend
+        with IMPORTING:
+            from .store import AzureBackend
 
         return AzureBackend(self._service(), store, self._page)
 
@@ -66,7 +68,8 @@ class AzureDriver:
             service.close()
 
     def _service(self) -> Service:
-        from .service import Service
+        with IMPORTING:
+            from .service import Service
 
         if self._closed:
             raise StoreClosed(f"the client of the account {self._account.name!r} was closed; connect again")

@@ -12,6 +12,7 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, 
 from azure.data.tables import TableClient, TableServiceClient
 
 from streamkit.errors import MissingDependency, StoreClosed
+from streamkit.importing import IMPORTING
 from streamkit.reentry import Mutex
 
 from .account import Account
@@ -48,7 +49,8 @@ def _credential(account: Account) -> AzureNamedKeyCredential | AzureSasCredentia
     if account.sas:
         return AzureSasCredential(account.sas)
     try:
-        from azure.identity import DefaultAzureCredential
+        with IMPORTING:
+            from azure.identity import DefaultAzureCredential
     except ImportError:
         raise MissingDependency(
             "the account has neither a key nor a SAS token, and signing in needs azure-identity: "
@@ -87,7 +89,8 @@ class Clients:
         return self._once("container", self._make_container)
 
     def _make_container(self) -> ContainerClient:
-        from azure.storage.blob import ContainerClient  # a quarter of a second, and most stores have no large values
+        with IMPORTING:  # a quarter of a second, and most stores have no large values
+            from azure.storage.blob import ContainerClient
 
         options = self._options("blob") | {"max_single_put_size": _WHOLE, "max_single_get_size": _WHOLE}
         return ContainerClient(self._account.blobs, self._account.container, **options)

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from streamkit.errors import MissingDependency, PermanentError
+from streamkit.importing import IMPORTING
 
 from .counting import Counts
 from .errors import Target
@@ -34,9 +35,11 @@ def no_client(problem: str) -> PermanentError:
 
 def client_of_sdk(target: Target, timeout: float, counts: Counts) -> Any:
     try:
-        from boto3.session import Session
-        from botocore.config import Config
-        from botocore.session import get_session
+        with IMPORTING:
+            import boto3  # noqa: F401  (before its module, see streamkit.importing.importer)
+            from boto3.session import Session
+            from botocore.config import Config
+            from botocore.session import get_session
     except ImportError as error:
         raise MissingDependency(
             f"an s3:// URL needs boto3 ({error.name} is missing): pip install 'streamkit-store[s3]'"

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from streamkit.backend import split_url
+from streamkit.importing import IMPORTING
 
 from .errors import Target
 
@@ -108,10 +109,11 @@ def _in_environment(target: Target, environment: Mapping[str, str]) -> Service |
 
 
 def _by_botocore(target: Target) -> Service | None:
-    from botocore.configprovider import ConfiguredEndpointProvider
-    from botocore.exceptions import NoCredentialsError
-    from botocore.session import get_session
-    from botocore.utils import get_environ_proxies
+    with IMPORTING:
+        from botocore.configprovider import ConfiguredEndpointProvider
+        from botocore.exceptions import NoCredentialsError
+        from botocore.session import get_session
+        from botocore.utils import get_environ_proxies
 
     session = get_session()
     profile = session.get_scoped_config()

@@ -13,9 +13,26 @@ still queued is never written. One that was on its way may be committed: the Can
 A client belongs to one event loop, and to the process that made it. Nothing here is safe to use from other threads.
 """
 
-from .client import AsyncClient, connect
-from .leases import AsyncLease
-from .store import AsyncStore
-from .transaction import AsyncTransaction
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .client import AsyncClient, connect
+    from .leases import AsyncLease
+    from .store import AsyncStore
+    from .transaction import AsyncTransaction
 
 __all__ = ["AsyncClient", "AsyncLease", "AsyncStore", "AsyncTransaction", "connect"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".client": ("AsyncClient", "connect"),
+        ".leases": ("AsyncLease",),
+        ".store": ("AsyncStore",),
+        ".transaction": ("AsyncTransaction",),
+    },
+)

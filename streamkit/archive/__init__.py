@@ -6,7 +6,20 @@ archive is written or read, not before.
 
 from __future__ import annotations
 
-from .report import ArchiveReport, CompactReport, RestoreReport
-from .spread import Processes, Spread
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .report import ArchiveReport, CompactReport, RestoreReport
+    from .spread import Processes, Spread
 
 __all__ = ["ArchiveReport", "CompactReport", "Processes", "RestoreReport", "Spread"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".report": ("ArchiveReport", "CompactReport", "RestoreReport"),
+        ".spread": ("Processes", "Spread"),
+    },
+)

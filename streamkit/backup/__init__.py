@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from .report import BackupPoint, BackupReport, BackupRestored
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .report import BackupPoint, BackupReport, BackupRestored
 
 __all__ = ["BackupPoint", "BackupReport", "BackupRestored"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".report": ("BackupPoint", "BackupReport", "BackupRestored"),
+    },
+)

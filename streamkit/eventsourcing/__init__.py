@@ -3,16 +3,17 @@ saves them, and process managers, which react to them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .aggregate import Aggregate, event
-from .codecs import Codec, JsonCodec, MsgpackCodec, PydanticCodec
-from .executed import AggregateNotFound, Executed
-from .process import DomainEvent, ProcessManager
-from .repository import Repository
+from ..importing import importer
 
 if TYPE_CHECKING:
+    from .aggregate import Aggregate, event
     from .async_repository import AsyncRepository
+    from .codecs import Codec, JsonCodec, MsgpackCodec, PydanticCodec
+    from .executed import AggregateNotFound, Executed
+    from .process import DomainEvent, ProcessManager
+    from .repository import Repository
 
 __all__ = [
     "Aggregate",
@@ -29,11 +30,14 @@ __all__ = [
     "event",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """`AsyncRepository` is imported when it is asked for: asyncio takes time to load."""
-    if name == "AsyncRepository":
-        from .async_repository import AsyncRepository
-
-        return AsyncRepository
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".aggregate": ("Aggregate", "event"),
+        ".codecs": ("Codec", "JsonCodec", "MsgpackCodec", "PydanticCodec"),
+        ".executed": ("AggregateNotFound", "Executed"),
+        ".process": ("DomainEvent", "ProcessManager"),
+        ".repository": ("Repository",),
+        ".async_repository": ("AsyncRepository",),
+    },
+)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from ..decoders import convert, json_decoder, msgpack_decoder
+from ..decoders import convert, json_decoder, load_types, msgpack_decoder
 from ..errors import CorruptData, MissingDependency
 
 __all__ = ["Codec", "JsonCodec", "MsgpackCodec", "PydanticCodec"]
@@ -103,6 +103,7 @@ class JsonCodec(_MsgspecCodec[T]):
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.json.Encoder()
         self._sorting = msgspec.json.Encoder(order="deterministic")
+        load_types(type)
         self._decoder = json_decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:
@@ -116,6 +117,7 @@ class MsgpackCodec(_MsgspecCodec[T]):
     def __init__(self, type: Any = Any) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._sorting = msgspec.msgpack.Encoder(order="deterministic")
+        load_types(type)
         self._decoder = msgpack_decoder(type)
 
     def convert(self, value: Any, type: Any) -> Any:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from .report import ExportReport, ImportReport
-from .target import import_store
-from .write import export_store
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .report import ExportReport, ImportReport
+    from .target import import_store
+    from .write import export_store
 
 __all__ = ["ExportReport", "ImportReport", "export_store", "import_store"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".report": ("ExportReport", "ImportReport"),
+        ".target": ("import_store",),
+        ".write": ("export_store",),
+    },
+)

@@ -4,13 +4,20 @@ The feed hands blocks of the source to lanes; a lane is a chain of records of it
 lanes do not wait for each other. Both are pure functions of their records, which are kept in an internal space.
 """
 
-from .consumer import Consumer
-from .group import Group
-from .queue import Queue
-from .run import RunReport
-from .settings import GroupSettings
-from .settling import Settled, Settlement
-from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+    from .group import Group
+    from .queue import Queue
+    from .run import RunReport
+    from .settings import GroupSettings
+    from .settling import Settled, Settlement
+    from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
 
 __all__ = [
     "Consumer",
@@ -27,3 +34,16 @@ __all__ = [
     "Settled",
     "Settlement",
 ]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".consumer": ("Consumer",),
+        ".group": ("Group",),
+        ".queue": ("Queue",),
+        ".run": ("RunReport",),
+        ".settings": ("GroupSettings",),
+        ".settling": ("Settled", "Settlement"),
+        ".values": ("ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending"),
+    },
+)

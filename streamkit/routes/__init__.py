@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from .control import RouteControl
-from .route import Route
-from .state import RouteFailure, RouteStatus
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .control import RouteControl
+    from .route import Route
+    from .state import RouteFailure, RouteStatus
 
 __all__ = ["Route", "RouteControl", "RouteFailure", "RouteStatus"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".control": ("RouteControl",),
+        ".route": ("Route",),
+        ".state": ("RouteFailure", "RouteStatus"),
+    },
+)

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from .over_stores import ProgramOverStores
-from .program import Program, Runnable, run
-from .worker import Worker
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .over_stores import ProgramOverStores
+    from .program import Program, Runnable, run
+    from .worker import Worker
 
 __all__ = ["Program", "ProgramOverStores", "Runnable", "Worker", "run"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".over_stores": ("ProgramOverStores",),
+        ".program": ("Program", "Runnable", "run"),
+        ".worker": ("Worker",),
+    },
+)

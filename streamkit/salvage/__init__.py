@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from .report import LostEntries, LostTransactions, SalvageReport
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .report import LostEntries, LostTransactions, SalvageReport
 
 __all__ = ["LostEntries", "LostTransactions", "SalvageReport"]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".report": ("LostEntries", "LostTransactions", "SalvageReport"),
+    },
+)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..importing import DECODERS
 from .encoding import EntryOut, GapOut
 from .operation import Operation
 from .request import Request
@@ -51,7 +52,8 @@ def document(router: Router) -> dict[str, Any]:
     types: list[Any] = [ProblemOut, EntryOut, GapOut]
     for route in described:
         types += [kind for kind in _types(route.describe) if kind not in types]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
+    with DECODERS:
+        schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(map(_name, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in described:

@@ -11,12 +11,19 @@ nothing then. `opentelemetry-instrument` finds streamkit by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .hook import Call, Hook, Span
-from .points import install, installed, uninstall
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .hook import Call, Hook, Span
+    from .points import install, installed, uninstall
 
 __all__ = ["Call", "Hook", "Span", "disable", "enable", "install", "installed", "uninstall"]
+
+__getattr__, __dir__ = importer(
+    __name__, {".hook": ("Call", "Hook", "Span"), ".points": ("install", "installed", "uninstall")}
+)
 
 
 def enable(
@@ -34,6 +41,7 @@ def enable(
     `otel`. ValueError for an unknown kind of content.
     """
     from .opentelemetry import OpenTelemetry
+    from .points import install
 
     install(
         OpenTelemetry(
@@ -44,4 +52,6 @@ def enable(
 
 def disable() -> None:
     """Remove the hook. Spans that have begun end as usual."""
+    from .points import uninstall
+
     uninstall()

@@ -9,12 +9,17 @@ for event in typed.consume_space("orders"):
 
 from __future__ import annotations
 
-from .aggregates import types_of
-from .cloudevents import from_cloudevent, to_cloudevent
-from .groups import TypedConsumer, TypedDelivery, TypedGroup, TypedQueue
-from .registry import Registry, Type, Typed, Unknown, UnknownType
-from .store import TypedStore, TypedTransaction
-from .view import TypedView
+from typing import TYPE_CHECKING
+
+from ..importing import importer
+
+if TYPE_CHECKING:
+    from .aggregates import types_of
+    from .cloudevents import from_cloudevent, to_cloudevent
+    from .groups import TypedConsumer, TypedDelivery, TypedGroup, TypedQueue
+    from .registry import Registry, Type, Typed, Unknown, UnknownType
+    from .store import TypedStore, TypedTransaction
+    from .view import TypedView
 
 __all__ = [
     "Registry",
@@ -33,3 +38,15 @@ __all__ = [
     "to_cloudevent",
     "types_of",
 ]
+
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        ".aggregates": ("types_of",),
+        ".cloudevents": ("from_cloudevent", "to_cloudevent"),
+        ".groups": ("TypedConsumer", "TypedDelivery", "TypedGroup", "TypedQueue"),
+        ".registry": ("Registry", "Type", "Typed", "Unknown", "UnknownType"),
+        ".store": ("TypedStore", "TypedTransaction"),
+        ".view": ("TypedView",),
+    },
+)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..run.reading import SpacePosition
-from .open_view import OpenView
-from .view import View, ViewFailure, ViewStatus
+from ..importing import importer
 
 if TYPE_CHECKING:
+    from ..run.reading import SpacePosition
     from .index import Index
     from .latest import Latest
     from .links import Links
+    from .open_view import OpenView
     from .query import Query
     from .reduce import Reduce
     from .search import Search
     from .vectors import Vectors
+    from .view import View, ViewFailure, ViewStatus
 
 __all__ = [
     "Index",
@@ -33,10 +33,18 @@ __all__ = [
     "ViewStatus",
 ]
 
-_KINDS = ("Index", "Latest", "Links", "Query", "Reduce", "Search", "Vectors")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _KINDS:
-        return getattr(import_module(f".{name.lower()}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = importer(
+    __name__,
+    {
+        "..run.reading": ("SpacePosition",),
+        ".open_view": ("OpenView",),
+        ".view": ("View", "ViewFailure", "ViewStatus"),
+        ".index": ("Index",),
+        ".latest": ("Latest",),
+        ".links": ("Links",),
+        ".query": ("Query",),
+        ".reduce": ("Reduce",),
+        ".search": ("Search",),
+        ".vectors": ("Vectors",),
+    },
+)

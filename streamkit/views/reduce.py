@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ..arguments import check_function
-from ..decoders import msgpack_decoder
+from ..decoders import load_types, msgpack_decoder
 from ..errors import PermanentError
 from ..exact import difference
 from ..model import Entry
@@ -50,7 +50,9 @@ class Reduce(EntryView, Generic[S]):
         self._fn = fn
         self._initial = initial
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decoder = msgpack_decoder(type if type is not None else _type_of(initial))
+        kind = type if type is not None else _type_of(initial)
+        load_types(kind)
+        self._decoder = msgpack_decoder(kind)
         self._written(initial)
         self._state: S = copy.deepcopy(initial)
 

@@ -26,7 +26,7 @@ from streamkit.errors import Fenced, OutcomeUnknown
 from streamkit.log import read_segment
 from streamkit.log.fences import Fences
 from streamkit.log.partition import Partition
-from streamkit.reentry import Reentered
+from streamkit.reentry import Reentered, inside_backend, mark_backend
 from streamkit.store import Store
 from streamkit_memory.backend import MemoryBackend
 from streamkit_memory.driver import MemoryDriver
@@ -437,3 +437,19 @@ def test_a_package_of_a_user_is_no_backend_whatever_its_name() -> None:
             for thread in (freeing, neighbour):
                 thread.join(PATIENCE)
         assert [entry.payload for entry in store.consume_segment("s", "a")] == [b"0", b"neighbour", b"invoice"]
+
+
+def test_a_backend_is_marked_while_another_thread_adds_to_its_class() -> None:
+    class Growing:
+        def __getattribute__(self, name: str) -> Any:
+            setattr(Marked, f"added_{len(vars(Marked))}", None)
+            return object.__getattribute__(self, name)
+
+    class Marked:
+        first = Growing()
+
+        def call(self) -> bool:
+            return inside_backend()
+
+    mark_backend(Marked())
+    assert Marked().call()

@@ -126,6 +126,97 @@ for each in range(200):
     _loaded(program)
 
 
+def test_threads_that_import_a_package_and_its_module_at_once_do_not_wait_for_each_other() -> None:
+    program = """
+import importlib, sys, threading
+import streamkit
+
+class Finder:  # gives the other thread the time to begin
+    def find_spec(self, name, *_):
+        if name == package:
+            begun.set()
+            threading.Event().wait(0.3)
+
+sys.meta_path.insert(0, Finder())
+for package, module in (("streamkit.groups", "queue"), ("streamkit.views", "open_view"), ("streamkit.types", "store")):
+    begun, found = threading.Event(), []
+    load = lambda name: found.append(importlib.import_module(name))
+    first = threading.Thread(target=load, args=[package])
+    first.start()
+    begun.wait()
+    load(f"{package}.{module}")
+    first.join()
+    assert len(found) == 2
+    assert set(found[0].__all__) <= set(dir(found[0])) and all(getattr(found[0], name) for name in found[0].__all__)
+"""
+    _loaded(program)
+
+
+def test_an_annotation_that_imports_does_not_wait_for_a_thread_that_imports_the_same() -> None:
+    program = """
+import importlib, os, sys, threading
+import msgspec
+from streamkit.eventsourcing import JsonCodec
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "streamkit.groups.lane":  # the module makes a decoder when it is imported
+            begun.set()
+            threading.Event().wait(0.3)
+
+class Lazy:
+    def __getattr__(self, name):
+        importlib.import_module("streamkit.groups.lane")
+        return int
+
+lazy, begun = Lazy(), threading.Event()
+class Event(msgspec.Struct):
+    number: "lazy.Number"
+
+sys.meta_path.insert(0, Finder())
+threads = [
+    threading.Thread(target=lambda: importlib.import_module("streamkit.groups.lane"), daemon=True),
+    threading.Thread(target=lambda: begun.wait() and JsonCodec(Event), daemon=True),
+]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(30)
+if any(thread.is_alive() for thread in threads):
+    os._exit(1)
+assert JsonCodec(Event).decode(b'{"number":1}').number == 1
+"""
+    _loaded(program)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_process_that_is_forked_during_the_first_connect_of_another_thread_can_connect() -> None:
+    program = """
+import os, signal, sys, threading
+import streamkit
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "streamkit.client":
+            begun.set()
+            threading.Event().wait(0.3)
+
+begun = threading.Event()
+sys.meta_path.insert(0, Finder())
+thread = threading.Thread(target=lambda: streamkit.connect("memory://parent"))
+thread.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    streamkit.connect("memory://child").close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0, "the child hangs"
+thread.join()
+"""
+    _loaded(program)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 @pytest.mark.parametrize("lock", ["IMPORTING", "DECODERS"])
 def test_a_process_that_is_forked_during_a_first_use_of_another_thread_can_have_its_own(
