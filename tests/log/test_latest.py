@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
@@ -17,10 +17,11 @@ MANY = [f"many-{number}" for number in range(300)]
 
 
 @pytest.fixture
-def is_known(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bool]:
+def is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], bool]]:
     """Peeks at a segment of a new store: True if the entry was in the cache."""
     monkeypatch.setattr(latest, "_BYTES", 620 * 200)
-    store = streamkit.connect("memory://").store(uuid4())
+    client = streamkit.connect("memory://")
+    store = client.store(uuid4())
     for name in FEW + MANY:
         store.produce("space", name, [Record(name.encode())])
 
@@ -29,7 +30,8 @@ def is_known(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], bool]:
         assert store.peek("space", name).payload == name.encode()
         return store.statistics().cache_misses == before
 
-    return peek
+    yield peek
+    client.close()
 
 
 def test_peeks_here_and_there_leave_the_entries_that_are_peeked_at_again(is_known: Callable[[str], bool]) -> None:
