@@ -3,6 +3,7 @@ tokens."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -89,7 +90,10 @@ class Target(NamedTuple):
     endpoint: str | None
 
     def __str__(self) -> str:
-        return f"endpoint {self.endpoint or 'by default'}, region {self.region or 'by default'}"
+        given = next(
+            (f"of {name}" for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if os.environ.get(name)), None
+        )
+        return f"endpoint {self.endpoint or given or 'by default'}, region {self.region or 'by default'}"
 
 
 class Request(NamedTuple):

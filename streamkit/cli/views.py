@@ -54,22 +54,27 @@ def _print(found: LocalView, json: bool) -> None:
 @with_store
 def view(
     opened: Store,
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="show, query, rebuild, or publish.")],
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="show, query, resume, rebuild, or publish.")],
     name: Name,
     sql: Annotated[str | None, typer.Argument(metavar="SQL", help="For query: a SELECT.", show_default=False)] = None,
     app: App = None,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="For resume: leave out the entry that the view paused at.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Show a view, query its database in SQL (read-only), rebuild it, or publish it.
+    """Show a view, query its database in SQL (read-only), let a paused one try again, rebuild it, or publish it.
 
-    `rebuild` needs the program that defines the view: --app module:name.
+    `resume`, `rebuild` and `publish` need the program that defines the view: --app module:name.
     """
-    if action not in ("show", "query", "rebuild", "publish"):
-        raise typer.BadParameter(f"{action!r} is none of show, query, rebuild, publish", param_hint="ACTION")
+    if action not in ("show", "query", "resume", "rebuild", "publish"):
+        raise typer.BadParameter(f"{action!r} is none of show, query, resume, rebuild, publish", param_hint="ACTION")
+    if skip and action != "resume":
+        raise typer.BadParameter("--skip is for resume: it leaves out the entry that the view paused at")
     if action == "query" and sql is None:
         raise typer.BadParameter('query needs SQL, as in `streamkit view query totals "select * from totals"`')
-    if app is not None or action in ("rebuild", "publish"):
-        _by_program(action, name, sql, app, json)
+    if app is not None or action in ("resume", "rebuild", "publish"):
+        _by_program(action, name, sql, app, skip, json)
         return
     from streamkit.views.catalog import find_views, query
 
@@ -103,7 +108,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _by_program(action: str, name: str, sql: str | None, app: str | None, json: bool) -> None:
+def _by_program(action: str, name: str, sql: str | None, app: str | None, skip: bool, json: bool) -> None:
     if app is None:
         raise typer.BadParameter(
             f"{action} needs the program that defines the view: --app module:name", param_hint="--app"
@@ -131,6 +136,8 @@ def _by_program(action: str, name: str, sql: str | None, app: str | None, json: 
 
                 status = found.rebuild(progress=tell)
         else:
+            if action == "resume":
+                found.resume(skip=skip)
             status = found.status()
         text = f"{status.name}  {status.state}  {amount(status.entries, 'entry')} applied"
         if status.error:

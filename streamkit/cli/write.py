@@ -34,7 +34,7 @@ def create(
     If the space exists with the same settings, nothing is changed."""
     opened.create_space(space, partitions=partitions, durability=durability)
     fields: dict[str, Any] = {"space": space, "partitions": partitions, "durability": durability}
-    print_result(fields, f"{space}  {partitions} partition(s), {durability}", json)
+    print_result(fields, f"{space}  {amount(partitions, 'partition')}, {durability}", json)
 
 
 @with_store

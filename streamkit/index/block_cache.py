@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .. import speed
 from ..reentry import Mutex
-from .run_format import Block, Tail
+from .run_format import Block, RunTail
 
 __all__ = ["BLOCKS_BYTES", "TAILS_BYTES", "BlockCache"]
 
@@ -76,7 +76,7 @@ class BlockCache:
     def __init__(self, blocks_bytes: int = BLOCKS_BYTES, tails_bytes: int = TAILS_BYTES) -> None:
         recent: type[_Recent[Any]] = _Recent if _twin is None else _twin.Recent
         self.blocks: _Recent[Block] = recent(blocks_bytes)
-        self.tails: _Recent[Tail] = recent(tails_bytes)
+        self.tails: _Recent[RunTail] = recent(tails_bytes)
         self.block = self.blocks.get
         """The block by its key, or None. Set `used` on it."""
         self.tail = self.tails.get

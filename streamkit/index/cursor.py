@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..log.manifest import RunFile
-from .run_format import Block, Tail, decode_block
+from .run_format import Block, RunTail, decode_block
 
 __all__ = ["Chunk", "Cursor", "Place", "merge_cursors"]
 
@@ -24,7 +24,7 @@ class Place(NamedTuple):
     """A block: number `block` of a file."""
 
     file: RunFile
-    tail: Tail
+    tail: RunTail
     block: int
 
 
@@ -76,7 +76,7 @@ class Cursor:
         self._mask = mask
         self._ahead = ahead
         self._grows = grows
-        self._tail: Tail | None = None
+        self._tail: RunTail | None = None
         self._low = self._high = 0
         self._pending: list[tuple[Place, Block | bytes]] = []
 
@@ -95,7 +95,7 @@ class Cursor:
         """No rows follow but its `keys`."""
         return not self._pending and self._at >= len(self._files)
 
-    def settle(self, tails: Mapping[bytes, Tail]) -> bool:
+    def settle(self, tails: Mapping[bytes, RunTail]) -> bool:
         """Find the next blocks to read. True if the tail of another file is needed first."""
         if self._tail is not None or self._at >= len(self._files):
             return False

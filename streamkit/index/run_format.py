@@ -38,8 +38,8 @@ from .subject_filter import PREFIXES, filter_of, hashes_of, read_filter
 __all__ = [
     "BLOCK_BYTES",
     "Block",
+    "RunTail",
     "SectionBuilder",
-    "Tail",
     "decode_block",
     "decode_inline",
     "decode_section",
@@ -213,7 +213,7 @@ def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
         _damaged(file.id, f"the block at byte {file.start + offset}, of {len(data)} bytes: {error}")
 
 
-class Tail:
+class RunTail:
     """The index of a section. Block number n is the bytes from `offsets[n]` to `offsets[n + 1]`."""
 
     __slots__ = ("_index", "_starts", "_steps", "_twin", "blocks", "offsets", "rows", "size", "used", "words")
@@ -272,7 +272,7 @@ class Tail:
         return block if self.first(block) < end else block - 1
 
 
-def decode_tail(data: bytes, file: RunFile, seed: int) -> Tail:
+def decode_tail(data: bytes, file: RunFile, seed: int) -> RunTail:
     """The tail of the section. CorruptData, or UnsupportedVersion."""
     if len(data) != file.tail or len(data) < _FOOTER.size:
         _damaged(file.id, f"its tail is cut short ({len(data)} of {file.tail} bytes)")
@@ -294,7 +294,7 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> Tail:
             raise ValueError("it does not begin with the key that the head names")
     except (ValueError, OverflowError, IndexError) as error:
         _damaged(file.id, f"its tail: {error}")
-    return Tail(index, starts, offsets, read_filter(data[index_bytes:at]), rows)
+    return RunTail(index, starts, offsets, read_filter(data[index_bytes:at]), rows)
 
 
 def _check_version(id: bytes, version: int) -> None:

@@ -21,7 +21,7 @@ from ..log.manifest import Manifest, Run, RunFile
 from ..log.ranges import read_ranges
 from .block_cache import BlockCache
 from .cursor import Chunk, Cursor, Place, merge_cursors
-from .run_format import Block, Tail, decode_block, decode_inline, decode_tail
+from .run_format import Block, RunTail, decode_block, decode_inline, decode_tail
 from .subject_filter import PREFIXES, hash_of, mask_of, passing, subject_of
 
 __all__ = ["Runs", "Starved"]
@@ -559,7 +559,7 @@ class Runs:
             cursors.append(cursor)
         return cursors
 
-    def _tail(self, file: RunFile) -> Tail:
+    def _tail(self, file: RunFile) -> RunTail:
         """The tail of a file, from the cache or from the file."""
         tail = self._cache.tail((self.partition, file.id, -1))
         if tail is None:
@@ -568,10 +568,10 @@ class Runs:
         return tail
 
     @in_index
-    def _tails(self, files: Iterable[RunFile]) -> dict[bytes, Tail]:
+    def _tails(self, files: Iterable[RunFile]) -> dict[bytes, RunTail]:
         """The tails of `files` by id, in one call for those that are not cached."""
         cache, partition = self._cache, self.partition
-        tails: dict[bytes, Tail] = {}
+        tails: dict[bytes, RunTail] = {}
         missing: dict[bytes, RunFile] = {}
         for file in files:
             if file.id not in tails and file.id not in missing:
@@ -608,7 +608,7 @@ class Runs:
                 blocks[at] = self._kept(*missing[at], body)
         return blocks
 
-    def _block(self, file: RunFile, tail: Tail, number: int) -> Block:
+    def _block(self, file: RunFile, tail: RunTail, number: int) -> Block:
         """A block, from the cache or from its file."""
         block = self._cache.block((self.partition, file.id, number))
         if block is None:
@@ -617,7 +617,7 @@ class Runs:
         return block
 
     @in_index
-    def _read_block(self, file: RunFile, tail: Tail, number: int) -> Block:
+    def _read_block(self, file: RunFile, tail: RunTail, number: int) -> Block:
         """Read one that is not cached."""
         start, end = tail.offsets[number], tail.offsets[number + 1]
         part = Range(run_key(file.id), file.start + start, end - start, file.etag or None)
@@ -626,7 +626,7 @@ class Runs:
             (data,) = self._read([part])
         return self._kept(file, tail, number, data)
 
-    def _kept(self, file: RunFile, tail: Tail, number: int, body: bytes) -> Block:
+    def _kept(self, file: RunFile, tail: RunTail, number: int, body: bytes) -> Block:
         """The decoded block; it is put into the cache."""
         block = decode_block(body, file, tail.offsets[number], self._seed)
         self._cache.put_block((self.partition, file.id, number), block)
@@ -634,7 +634,7 @@ class Runs:
 
     def _bodies(self, places: Mapping[tuple[bytes, int], Place]) -> dict[tuple[bytes, int], bytes]:
         """The bytes of blocks, in one call. Neighbours are one range."""
-        spans: list[tuple[RunFile, Tail, int, int]] = []
+        spans: list[tuple[RunFile, RunTail, int, int]] = []
         for at in sorted(places):
             file, tail, number = places[at]
             if spans:

@@ -114,6 +114,28 @@ def test_a_program_is_run_and_its_views_and_routes_are_asked(here: Here) -> None
     assert json.loads(here("views", "--json")[1][0])["published"] == 1
 
 
+def test_a_paused_view_is_resumed_with_and_without_the_entry_that_it_paused_at(here: Here, tmp_path: Path) -> None:
+    (tmp_path / f"{here.module}_paused.py").write_text(
+        f"""
+import uuid, streamkit
+from streamkit.views import Reduce
+
+def count(state, entry):
+    if entry.payload == b"\\xff":
+        raise ValueError("no JSON")
+    return state + 1
+
+store = streamkit.connect({here.url!r}).store(uuid.UUID({str(here.id)!r}))
+view = store.view("total", Reduce(count, 0), ["log"])
+view.catch_up()
+"""
+    )
+    app = ("--app", f"{here.module}_paused:view")
+    assert here("view", "show", "total", *app)[1][0].startswith("total  paused  1 entry applied  at log, s, 2: ")
+    assert here("view", "resume", "total", *app)[1] == ["total  behind  1 entry applied"]
+    assert here("view", "resume", "total", *app, "--skip")[1] == ["total  current  2 entries applied"]
+
+
 def test_the_handler_of_a_group_runs_and_its_status_is_json(here: Here) -> None:
     code, lines, err = here("run", f"{here.module}:workers", "--seconds", "2", "--json")
     assert (code, err) == (0, "")
@@ -185,6 +207,8 @@ def test_what_cannot_be_done_is_one_line(here: Here) -> None:
         (("view", "burn", "x"), 2, "none of show"),
         (("view", "query", "x"), 2, "needs SQL"),
         (("view", "rebuild", "x"), 2, "--app"),
+        (("view", "resume", "x"), 2, "--app"),
+        (("view", "show", "x", "--skip"), 2, "--skip is for resume"),
         (("run", "nowhere:app"), 2, "no module 'nowhere'"),
         (("run", f"{here.module}:missing"), 2, "has no 'missing'"),
         (("run", "nonsense"), 2, "is not MODULE:NAME"),

@@ -906,3 +906,12 @@ def test_a_forked_child_works_and_leaves_the_parents_connections_alone(at: Setti
     assert [row.data for row in rows] == [b"%d" % n for n in range(1, 40)]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert at.value() == b"child"
+
+
+def test_an_error_names_the_variable_that_gives_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Target("bucket", None, None)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    assert str(target) == "endpoint by default, region by default"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:secret@localhost:9000")
+    assert str(target) == "endpoint of AWS_ENDPOINT_URL, region by default"
