@@ -223,6 +223,88 @@ def test_nothing_comes_back_wherever_another_process_erases(
     covered("erasures within calls of other processes", len(chosen))
 
 
+def write(world: World, store: Store) -> None:
+    store.produce(SPACE, "user-17", [Record(b"later", {"subject": "17"})])
+    store.produce(SPACE, "other", [Record(b"later")])
+
+
+def upkeep(world: World, store: Store) -> None:
+    with suppress(LeaseNotAcquired, LeaseLost):
+        store.maintain()
+
+
+def write_and_maintain(world: World, store: Store) -> None:
+    write(world, store)
+    upkeep(world, store)
+
+
+def fail(world: World, store: Store) -> None:
+    """A group and a route that keep the text of a failure."""
+
+    def quote(payload: bytes) -> bool:
+        raise ValueError(payload.decode())
+
+    store.group(SPACE, "some", max_deliveries=1).run(lambda delivery: quote(delivery.entry.payload), drain=True)
+    store.route("copies", SPACE, "copies", lambda entry: quote(entry.payload)).catch_up()
+
+
+WITHIN = {
+    **{name: use for name, use in USES.items() if name not in ("a backup", "a trim")},
+    "a write": write,
+    "writes and upkeep": write_and_maintain,
+    "an upkeep": upkeep,
+    "failures": fail,
+}
+
+
+@pytest.mark.exhaustive_only("memory", "metadata")
+@pytest.mark.parametrize("kind", ["memory", "remote"])
+@pytest.mark.parametrize("by", ["glob", "metadata"])
+@pytest.mark.parametrize("use", WITHIN)
+@pytest.mark.timeout(0 if EXHAUSTIVE else 600)
+def test_nothing_is_left_wherever_another_process_acts_within_an_erasure(
+    tmp_path: Path, use: str, by: str, kind: str, monkeypatch: pytest.MonkeyPatch, covered: Callable[[str, int], None]
+) -> None:
+    """It begins after the erasure does and ends before. So nothing is left when the erasure returns, without upkeep."""
+    monkeypatch.setattr("streamkit.removing.erase._WAIT", 0.0)
+    moment = Moment(monkeypatch)
+
+    def erase(store: Store) -> None:
+        for last in (False, True):
+            try:
+                if by == "glob":
+                    store.erase(SPACE, "user-*")
+                else:
+                    store.erase(SPACE, metadata={"subject": "17"})
+            except LeaseNotAcquired:  # one that archives is in the way only while it does
+                assert not last
+            else:
+                return
+
+    def fresh(name: str) -> World:
+        world = World(kind, tmp_path / name)
+        world.fill()
+        return world
+
+    first = fresh("first")
+    calls = moment.run(lambda: erase(first.process(moment.pass_)))
+    chosen = range(calls) if EXHAUSTIVE else range(calls // 4, calls, calls // 2)
+    for at in chosen:
+        world = fresh(str(at))
+        store = world.process(moment.pass_)
+        moment.run(lambda: erase(store), at, lambda: WITHIN[use](world, world.process()))  # noqa: B023
+        assert not any(SECRET in payload for payload in payloads(world.process())), f"readable, call {at}"
+        with world.process().view(
+            "index", Index(lambda entry: entry.payload.decode()), [SPACE], world.path / "views" / "index"
+        ) as view:
+            view.catch_up()
+        assert world.stored() == [], f"call {at} of {calls}"
+        others = [payload for payload in payloads(world.process()) if payload.startswith(b"stays")]
+        assert len(others) == 18
+        assert world.process().verify().findings == ()
+    covered("acts of other processes within an erasure", len(chosen))
+
+
 @pytest.mark.parametrize("kind", ["memory", "remote"])
 @pytest.mark.parametrize("ahead", [-YEAR, YEAR])
 def test_a_process_with_a_wrong_clock_erases_all_and_nothing_else(tmp_path: Path, kind: str, ahead: float) -> None:
