@@ -28,7 +28,7 @@ _READ_ONES = (
 _BLOCKS = (
     "Commits to one segment that are far apart are in several runs: one to six, by the merges that upkeep has done "
     "so far, until `maintain` joins them. Each run costs a block of 4 KB that is read, checked, decompressed and "
-    "searched, if it is not in the cache of 8 MB. "
+    "searched, if it is not in the cache of 4 MB. "
     "Without the twin, two thirds of the time goes to Python's interpreter, which makes about 35 calls for each of "
     "these blocks."
 )

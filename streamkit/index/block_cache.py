@@ -13,7 +13,7 @@ from .run_format import Block, RunTail
 __all__ = ["BLOCKS_BYTES", "TAILS_BYTES", "BlockCache"]
 
 _twin: Any = speed.twin
-BLOCKS_BYTES = 8 << 20
+BLOCKS_BYTES = 4 << 20
 TAILS_BYTES = 8 << 20
 
 
