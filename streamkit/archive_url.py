@@ -7,6 +7,7 @@ from importlib import import_module
 import msgspec
 
 from .errors import MissingDependency
+from .importing import IMPORTING
 from .url import shown_scheme
 
 __all__ = ["ArchivePlace", "archive_place"]
@@ -46,7 +47,8 @@ def archive_place(url: str) -> ArchivePlace:
         what = f"no archive is kept at {shown}" if shown else "this archive URL has no known scheme"
         raise ValueError(f"{what}: archive is the URL of a directory, such as {_FORMS}")
     try:
-        root, options = import_module(_MODULES[scheme]).archive_place(url)
+        with IMPORTING:  # by archive_place, too
+            root, options = import_module(_MODULES[scheme]).archive_place(url)
     except ImportError as error:
         extra = _MODULES[scheme].removeprefix("streamkit_")
         raise MissingDependency(

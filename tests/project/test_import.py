@@ -190,31 +190,32 @@ assert JsonCodec(Event).decode(b'{"number":1}').number == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_a_process_that_is_forked_during_the_first_connect_of_another_thread_can_connect() -> None:
+@pytest.mark.parametrize("module", ["streamkit.client", "streamkit_local", "streamkit_memory"])
+def test_a_process_that_is_forked_during_the_first_connect_of_another_thread_can_connect(module: str) -> None:
     program = """
 import os, signal, sys, threading
 import streamkit
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "streamkit.client":
+        if name == MODULE:
             begun.set()
             threading.Event().wait(0.3)
 
 begun = threading.Event()
 sys.meta_path.insert(0, Finder())
-thread = threading.Thread(target=lambda: streamkit.connect("memory://parent"))
+thread = threading.Thread(target=lambda: streamkit.connect("memory://parent", archive="file:///nowhere"))
 thread.start()
 begun.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(20)
-    streamkit.connect("memory://child").close()
+    streamkit.connect("memory://child", archive="file:///nowhere").close()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0, "the child hangs"
 thread.join()
 """
-    _loaded(program)
+    _loaded(f"MODULE = {module!r}\n{program}")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
