@@ -40,7 +40,7 @@ class Policy(NamedTuple):
 # Simulated, for 30 to 400 upkeeps: five runs and a share of 1.8 rewrite as many bytes as four and 2, and a reader meets
 # a tenth to a sixth fewer runs. Eight would save a tenth of the bytes, and a reader would meet up to a third more runs.
 LOCAL = Policy(
-    upkeep=4096,
+    upkeep=2048,
     frame=4 << 10,
     inline=8 << 10,
     merge=8 << 20,
