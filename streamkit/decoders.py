@@ -7,7 +7,6 @@ class meanwhile, msgspec crashes the process. So this module makes every decoder
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import msgspec
@@ -17,6 +16,11 @@ from .importing import DECODERS
 __all__ = ["Decoders", "convert", "json_decoder", "load_types", "msgpack_decoder"]
 
 T = TypeVar("T")
+
+_KEPT = 1024
+_collected: dict[int, Any] = {}
+"""The types for which a decoder was made, by their ids. For an equal one, such as another `Page[int]` of a generic
+class, msgspec collects the types of the fields again."""
 
 
 @overload
@@ -45,18 +49,18 @@ def convert(value: Any, kind: type[T], **options: Any) -> T: ...
 def convert(value: Any, kind: Any, **options: Any) -> Any: ...
 def convert(value: Any, kind: Any, **options: Any) -> Any:
     """`msgspec.convert`, with its options."""
-    try:
+    if _collected.get(id(kind)) is not kind:
         _collect(kind)
-    except TypeError:  # it cannot be hashed, or it is no type: then msgspec says so
-        _collect.__wrapped__(kind)
     return msgspec.convert(value, kind, **options)
 
 
-@lru_cache(1024)
 def _collect(kind: Any) -> None:
     """Collect the types of a class's fields. The lock is not held while code of the user's class runs."""
     load_types(kind)
     msgpack_decoder(kind)
+    if len(_collected) >= _KEPT:
+        _collected.clear()
+    _collected[id(kind)] = kind
 
 
 def load_types(kind: Any) -> None:
@@ -74,7 +78,8 @@ def load_types(kind: Any) -> None:
         seen[id(kind)] = kind
         left += [get_origin(kind), *get_args(kind)]
         with suppress(Exception):  # msgspec tells better what is wrong, when the decoder is made
-            left += [getattr(kind, name, None) for name in ("__value__", "__supertype__", "__bound__")]
+            if type(kind).__module__ in ("typing", "typing_extensions"):  # others may have an attribute of any name
+                left += [getattr(kind, name, None) for name in ("__value__", "__supertype__", "__bound__")]
             if isinstance(kind, type):
                 left += get_type_hints(kind, include_extras=True).values()
 

@@ -292,17 +292,17 @@ class OpenStore:
             yield first
             yield from (make(number, first.settings) for number in range(1, first.settings.partitions))
 
-    def check_exists(self, space: str) -> None:
-        """Raise PermanentError if the space does not exist: a mistyped name must not look like an empty space.
-
-        A damaged space exists, also without its head or its place in the list of spaces.
-        """
+    def exists(self, space: str) -> bool:
+        """True if the space exists. A damaged space does, also without its head or its place in the list of spaces."""
         try:
             listed = self.backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
-            missing = listed is None and not any(self.unread_partitions(space))
+            return listed is not None or any(self.unread_partitions(space))
         except UNREADABLE:
-            return
-        if missing:
+            return True
+
+    def check_exists(self, space: str) -> None:
+        """Raise PermanentError if the space does not exist: a mistyped name must not look like an empty space."""
+        if not self.exists(space):
             raise PermanentError(f"the store {self.id} has no space {space!r}")
 
     def close(self) -> None:

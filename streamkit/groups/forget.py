@@ -57,10 +57,12 @@ def _is_over(store: Store, state: FeedState) -> bool:
     """True if the group was deleted, or its space was."""
     if state.deleted or is_of_space(store, state):
         return state.deleted
-    found, _ = inner(store).look_up(state.space, None)
+    shared = inner(store)
+    found, _ = shared.look_up(state.space, None)
+    if found is None:
+        return not shared.exists(state.space)  # if it does, its head is lost, and a repair brings it back
     try:
-        if found is not None:
-            found.partitions[0].refresh()
+        found.partitions[0].refresh()
     except StoreClosed:
         return False  # this process has the deleted space open: the group may be of the next one
     return True

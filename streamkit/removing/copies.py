@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from ..errors import UNREADABLE, MissingDependency
+from ..errors import UNREADABLE, MissingDependency, repair_for
 from ..leases import Lease
 from ..log.partition import Partition
 from ..names import InternalName
@@ -50,7 +50,10 @@ class Copies:
 
     def clean_deleted(self, space: str) -> Rewritten:
         """Erase what is left of the entries of a space that was deleted: published views, and texts of failures."""
-        return self._delete_published().plus(self._forget_failures(space, lambda segment, sequence: True))
+        if not self._shared.exists(space):
+            return self._delete_published().plus(self._forget_failures(space, lambda segment, sequence: True))
+        text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
+        return Rewritten(unreached=(f"{text}. Erase again then",))
 
     def erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
         """Erase the snapshots of segments that contain a sequence from `since` on."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from ..backend import KeepsCopies
+from ..backend import Backend, KeepsCopies
 from ..clock import Clock
-from ..errors import LeaseNotAcquired
+from ..errors import LeaseNotAcquired, TransientError
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import index_all, purge
 from ..log.batches import Batch, Bounds, Needles
@@ -172,11 +172,17 @@ def erase_space(
             f"metadata. Values made of them may be in {' and '.join(places)}: erase their segments by name as well"
         )
         total = replace(total, unreached=(*total.unreached, text))
-    if not dry_run:
-        backend = space.partitions[0].backend
-        if isinstance(backend, KeepsCopies) and (kept := backend.kept_copies()):
-            total = replace(total, unreached=(*total.unreached, kept))
+    if not dry_run and (kept := _kept_copies(space.partitions[0].backend)):
+        total = replace(total, unreached=(*total.unreached, kept))
     return total
+
+
+def _kept_copies(backend: Backend) -> str | None:
+    """The sentence of the storage. The erasure is complete, so a storage that does not answer is no failure of it."""
+    try:
+        return backend.kept_copies() if isinstance(backend, KeepsCopies) else None
+    except TransientError as error:
+        return f"nobody knows if the storage keeps copies of erased entries, because it does not tell: {error}"
 
 
 def _count(erasures: Iterable[Erasure]) -> int:

@@ -93,7 +93,10 @@ def _remove_rows(backend: Backend, partition: Partition, ends: set[bytes]) -> bo
 def _clear_head(partition: Partition) -> None:
     """Remove entries from the head. It is deleted after the scrub, which would leave its bytes in a local file."""
     for _ in attempts(partition.clock):
-        partition.read_head()
+        try:
+            partition.read_head()
+        except StoreClosed:
+            return  # another process deletes it at the same time
         head = partition.head
         if not head.manifest.inline and not head.pack:
             return

@@ -15,7 +15,9 @@ from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Client, Record, Store
 from streamkit.errors import StoreClosed
 from streamkit.groups import Delivery
+from streamkit.log.keys import HEAD, partition_key
 from streamkit.names import internal_name
+from streamkit.store import inner
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
@@ -176,3 +178,28 @@ def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
         late.store(store.id).maintain()
         store.maintain()
         assert [letter.entry.payload for letter in store.group("jobs", "some").dead_letters()] == [b"no number"]
+
+
+@pytest.mark.parametrize("use", ["maintain", "erase"])
+def test_a_group_whose_space_has_lost_its_head_is_as_before_when_that_is_repaired(use: str) -> None:
+    with streamkit.connect(f"memory://{uuid4().hex}") as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(b"no number"), Record(b"2"), Record(b"3")])
+        group = store.group("jobs", "some", max_deliveries=1)
+        group.run(number, drain=True)
+        assert (group.status().dead, group.status().acked) == (1, 2)
+        inner(store).backend.delete(bytes(partition_key("jobs", 0)), [bytes(HEAD)])
+        id = store.id
+        store.close()
+        store = client.store(id)
+        if use == "maintain":
+            store.maintain(internal_name("group", "jobs", "some"))
+        else:
+            assert "repair" in store.erase("jobs", "ann").unreached[0]
+            assert store.erase("unknown", "ann").unreached == ()
+        store.repair("jobs")
+        store.close()
+        store = client.store(id)
+        group = store.group("jobs", "some")
+        assert [letter.entry.payload for letter in group.dead_letters()] == [b"no number"]
+        assert (group.status().dead, group.status().acked) == (1, 2)

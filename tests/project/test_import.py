@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+
+from streamkit.eventsourcing import JsonCodec
 
 HEAVY = {
     "html.entities",
@@ -124,6 +127,48 @@ for each in range(200):
     assert found == [module.Wrote([(module.File("p", [1]), 5)])] * len(calls)
 """
     _loaded(program)
+
+
+def test_threads_that_convert_to_an_equal_type_that_is_another_object_do_not_crash_the_process() -> None:
+    program = """
+import sys, threading, typing
+import msgspec
+from streamkit.decoders import convert
+
+sys.setswitchinterval(1e-6)
+T = typing.TypeVar("T")
+class Item(msgspec.Struct):
+    path: "str"
+class Page(msgspec.Struct, typing.Generic[T]):
+    items: "list[tuple[Item | None, T]]"
+value = {"items": [[{"path": "p"}, 5]]}
+first = convert(value, Page[int])
+for each in range(200):
+    for clear in typing._cleanups:
+        clear()
+    kind, start, found = Page[int], threading.Barrier(4), []
+    threads = [threading.Thread(target=lambda: (start.wait(), found.append(convert(value, kind)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [first] * 4
+"""
+    _loaded(program)
+
+
+def test_what_annotates_a_type_is_not_asked_for_types() -> None:
+    asked = []
+
+    class Expression:
+        def __getattr__(self, name: str) -> Expression:
+            asked.append(name)
+            if len(asked) > 100:
+                raise AttributeError(name)
+            return Expression()
+
+    assert JsonCodec(Annotated[int, Expression()]).decode(b"1") == 1
+    assert asked == []
 
 
 def test_threads_that_import_a_package_and_its_module_at_once_do_not_wait_for_each_other() -> None:

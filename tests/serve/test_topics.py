@@ -15,7 +15,7 @@ from fix_serve import PATIENCE, Events, Reply, Served
 
 import streamkit
 from harness.deep_search import files_below, found_in
-from streamkit.errors import LeaseNotAcquired
+from streamkit.errors import LeaseNotAcquired, Unavailable
 from streamkit.serve.access import SCOPES
 from streamkit.serve.keys import KeyFile
 from streamkit.serve.topics.topics import Topics
@@ -122,6 +122,24 @@ def test_a_deletion_that_was_stopped_is_completed_when_the_topic_is_deleted_or_m
         assert here.ask("DELETE", "/v0/topics/a").json["deleted"] is False
     else:
         assert here.ask("PUT", "/v0/topics/a", {"type": kind}).status == 201
+    assert not _stored(here, tag)
+
+
+def test_what_a_stopped_deletion_has_left_is_removed_although_the_first_try_to_make_the_topic_again_fails(
+    two: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, tag = two[0], os.urandom(12).hex()
+    add(here, "a", tag)
+
+    def fail(*_: object) -> None:
+        raise Unavailable("the storage does not answer")
+
+    for method, request in (("_clear", "DELETE"), ("_erase", "PUT")):
+        with monkeypatch.context() as patch:
+            patch.setattr(Topics, method, fail)
+            assert here.ask(request, "/v0/topics/a", {}).status == 503
+    assert _stored(here, tag)
+    assert here.ask("PUT", "/v0/topics/a", {}).status == 201
     assert not _stored(here, tag)
 
 

@@ -26,6 +26,7 @@ from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.log.keys import HEAD, run_key
 from streamkit.log.rows import Head, decode_row, encode_row
+from streamkit.removing import space
 from streamkit.removing.report import Rewritten
 from streamkit.testing import ManualClock
 from streamkit_memory.driver import MemoryDriver
@@ -438,3 +439,19 @@ def test_who_is_behind_what_was_trimmed_sees_what_comes_after_it(subject: Subjec
     store.produce("a", "s", [Record(b"y")])
     assert read(other, "s") == [more + 2]
     assert other.produce("a", "s", [Record(b"z")]).last_sequence == more + 3
+
+
+def test_two_processes_delete_a_space_at_the_same_time(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject.store.produce("a", "s", [Record(b"x")])
+    other = subject.stranger()
+    remove = space._delete_all
+
+    def overtaken(*arguments: Any) -> None:
+        remove(*arguments)
+        monkeypatch.setattr(space, "_delete_all", remove)
+        other.delete_space("a")
+
+    monkeypatch.setattr(space, "_delete_all", overtaken)
+    subject.store.delete_space("a")
+    assert list(subject.stranger().get_spaces()) == []
+    assert subject.stranger().verify().ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -12,9 +13,12 @@ from fix_s3 import S3Bucket
 import streamkit
 from harness.deep_search import holds
 from harness.worlds import PATIENCE
-from streamkit import Record, Store
+from streamkit import Client, Record, Store
+from streamkit.backend import Backend
 from streamkit.doctor import diagnose
-from streamkit.errors import AccessDenied
+from streamkit.errors import AccessDenied, Unavailable
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
 from streamkit_s3.bucket import Bucket
 
 
@@ -93,3 +97,27 @@ def test_an_erasure_removes_snapshots_of_its_blobs_and_names_a_container_that_ke
         assert name in text
         client.delete_store(store.id)
         assert list(container.list_blobs(include=["snapshots"])) == []
+
+
+def test_an_erasure_is_complete_also_if_the_storage_does_not_tell_what_it_keeps() -> None:
+    clock, name = ManualClock(1_800_000_000.0), uuid4().hex
+    driver = MemoryDriver(name, remote=True, clock=clock, sleep=clock.sleep)
+    opened = driver.open
+
+    class Silent:
+        def __init__(self, backend: Backend) -> None:
+            self._backend = backend
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._backend, name)
+
+        def kept_copies(self) -> str | None:
+            raise Unavailable("no answer")
+
+    driver.open = lambda store: Silent(opened(store))  # type: ignore[method-assign, assignment, return-value]
+    store = Client(f"memory://{name}", driver, PATIENCE, None, 64 << 20, clock, None).store(uuid4())
+    store.produce("a", "user-1", [Record(b"x")])
+    report = store.erase("a", "user-1")
+    assert report.entries == 1
+    (text,) = report.unreached
+    assert "no answer" in text

@@ -171,14 +171,15 @@ class Topics:
                     )
                 if stored.config == config:
                     return Topic(name, stored, sequence), False
+            if stored is not None and stored.deleted:
+                # Its deletion may have been stopped. Later nobody looks for what it has left.
+                self._clear(Topic(name, stored, sequence))
             generation = 1 if stored is None else stored.generation + stored.deleted
             created = int(time.time() * 1000) if stored is None or is_new else stored.created
             made = Stored(generation=generation, created=created, config=config)
             if (written := self._write(name, made, sequence)) is not None:
                 topic = Topic(name, made, written)
                 self.configs[name] = config
-                if stored is not None and stored.deleted:
-                    self._clear(Topic(name, stored, sequence))  # its deletion may have been stopped
                 if topic.is_queue:
                     self._configure(topic)
                 return topic, is_new
