@@ -64,7 +64,8 @@ _WHY = {
     "load a segment of 20 entries": _BLOCKS,
     "load a segment of 20 entries of one commit": "A load reads, checks and decompresses a block or two of 4 KB, in 6 "
     "of its 19 µs of CPU. The entries take 4, and calls of Python the others.",
-    "growth: peek": "In the large store almost no segment is peeked at twice during a round. " + _BLOCKS,
+    "growth: peek": "Each of a thousand segments is peeked at hundreds of times. The first peek at each reads a "
+    "block, and in the large store often the index of its file too. The later ones are answered from memory.",
     "growth: append buffered, 1000 a commit": "A round ends after 500 batches, a third of a second. Most batches go to "
     "a segment that this process meets for the first time, and its status takes a block or two: 0.26 ms for a batch of "
     "ready records, and 0.15 ms once the process has met the segment.",

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["INTERFACE", "codec", "twin"]
 
-INTERFACE = 6
+INTERFACE = 7
 """The version of the calls. A twin with another one is not used."""
 
 

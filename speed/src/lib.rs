@@ -24,7 +24,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 6;
+const INTERFACE: u32 = 7;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -54,6 +54,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(segment::segment_entries, module)?)?;
     module.add_function(wrap_pyfunction!(segment::row_entries, module)?)?;
     module.add_function(wrap_pyfunction!(tail::firsts, module)?)?;
+    module.add_function(wrap_pyfunction!(tail::running_sums, module)?)?;
     module.add_function(wrap_pyfunction!(zstd::decompress, module)?)?;
     Ok(())
 }

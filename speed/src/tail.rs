@@ -4,6 +4,8 @@ use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::bytes::{Writer, u16_at, u32_at};
+
 /// The numbers of an array. It cannot change its length while this lives.
 struct Numbers<T: 'static> {
     /// They live as long as the buffer.
@@ -112,4 +114,22 @@ pub fn firsts(
         && ascend(offsets.all())
         && *starts.all().last()? as usize <= index.as_bytes().len();
     right.then(|| Firsts { index: index.clone().unbind(), starts, offsets, words })
+}
+
+/// `first`, and its sums with the numbers so far, as this machine's u32. `data`: little-endian numbers of 2 or 4 bytes. None
+/// if a sum is too large, or if the last number is cut short.
+#[pyfunction]
+pub fn running_sums<'py>(py: Python<'py>, data: &[u8], width: usize, first: u32) -> Option<Bound<'py, PyBytes>> {
+    if !matches!(width, 2 | 4) || data.len() % width != 0 {
+        return None;
+    }
+    let mut sum = first;
+    let mut sums = Writer::new(py, size_of::<u32>() * (data.len() / width + 1))?;
+    sums.add(&sum.to_ne_bytes());
+    for number in data.chunks_exact(width) {
+        let number = if width == 2 { u16_at(number, 0)? } else { u32_at(number, 0)? as usize };
+        sum = sum.checked_add(u32::try_from(number).ok()?)?;
+        sums.add(&sum.to_ne_bytes());
+    }
+    Some(sums.finish())
 }

@@ -78,6 +78,16 @@ def _numbers(code: str, data: bytes) -> array[int]:
     return numbers
 
 
+def _sums(code: str, data: bytes, first: int) -> array[int]:
+    """Return `first`, and its sums with the numbers so far."""
+    summed = None if _twin is None else _twin.running_sums(data, 2 if code == "H" else 4, first)
+    if summed is None:
+        return array("I", accumulate(_numbers(code, data), initial=first))
+    sums = array("I")
+    sums.frombytes(summed)
+    return sums
+
+
 def _bytes(numbers: array[int]) -> bytes:
     if sys.byteorder == "big":
         numbers = numbers[:]
@@ -286,8 +296,8 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> RunTail:
             raise ValueError("it is not that of the section that the head names")
         index = _grow(data[:index_bytes], raw, flags)
         firsts_at = 6 * blocks
-        starts = array("I", accumulate(_numbers("H", index[: 2 * blocks]), initial=firsts_at))
-        offsets = array("I", accumulate(_numbers("I", index[2 * blocks : firsts_at]), initial=len(_HEAD)))
+        starts = _sums("H", index[: 2 * blocks], firsts_at)
+        offsets = _sums("I", index[2 * blocks : firsts_at], len(_HEAD))
         if len(starts) != blocks + 1 or len(offsets) != blocks + 1 or starts[-1] != raw or offsets[-1] != before:
             raise ValueError("its index does not fill it")
         if index[firsts_at : starts[1]] != file.first_key:

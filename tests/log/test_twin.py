@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain
 from random import Random
 from typing import Any, ClassVar
 
@@ -325,6 +325,23 @@ def entries_in(blocks: Sequence[dict[bytes, bytes]], newest: int, first: int, la
     with suppress(StreamkitError):
         entries += [entry for entry in (rows.last_entry(values[-1]),) if entry is not None and found.ended]
     return [plain(entries), *found]
+
+
+def test_running_sums_are_those_of_python() -> None:
+    chance = Random(5)
+    for case in range(2000):
+        code = chance.choice("HI")
+        numbers = array(code, [chance.randrange(1 << chance.choice((4, 16))) for _ in range(case % 50)])
+        if code == "I" and case % 7 == 0:
+            numbers.append(2**32 - 1)
+        first, data = chance.randrange(1 << 12), numbers.tobytes()
+        summed = speed.twin.running_sums(data, numbers.itemsize, first)
+        assert speed.twin.running_sums(data + b"x", numbers.itemsize, first) is None
+        sums = list(accumulate(numbers, initial=first))
+        if sums[-1] >= 1 << 32:
+            assert summed is None
+        else:
+            assert array("I", summed) == array("I", sums)
 
 
 @pytest.mark.parametrize("codec", CODECS)
