@@ -16,7 +16,7 @@ ROWS = {
     "append buffered, 1000 a commit": "append, buffered, 1,000 a commit (eventsourcing: synced)",
     "consume_space, written 1000 a commit": "read a space, written 1,000 a commit",
     "consume_space, written 1 a commit": "read a space, written 1 a commit",
-    "load a segment of 20 entries": "load a segment of 20 entries, written in 20 commits, of 100,000",
+    "load a segment of 20 entries": "load one of 100,000 segments: 20 entries, written in 20 commits",
 }
 _CONTENDERS = ("streamkit", "SQLite", "eventsourcing", "bare file")
 
@@ -34,10 +34,11 @@ def with_figures(text: str, run: Run) -> str:
     judged = [(result, target) for result in run.results for target in result.targets]
     reached = sum(result.reached(target) for result, target in judged)
     rounds = max(len(found) for result in run.results for found in result.rounds.values())
-    twin = ", with the compiled twin" if any(PYTHON in result.rounds for result in run.results) else ""
+    twin = ", with the [compiled twin](docs/speed.md)" if any(PYTHON in result.rounds for result in run.results) else ""
     lines = [
-        f"{run.machine['processor']}, {run.machine['disk']}, Python {run.machine['python']}, {run.when}; random "
-        f"payloads of 128 bytes, medians of {rounds} rounds{twin}, a second:",
+        "Entries a second, and segments a second in the last row, with random payloads of 128 bytes. A committed "
+        f"append is synced to the disk, and a buffered one is not. Medians of {rounds} rounds{twin}, on "
+        f"{run.machine['processor']}, {run.machine['disk']}, Python {run.machine['python']}, {run.when}:",
         "",
         "| | streamkit | SQLite | eventsourcing on SQLite | bare file |",
         "|---|---|---|---|---|",
@@ -49,7 +50,7 @@ def with_figures(text: str, run: Run) -> str:
         lines.append("| " + " | ".join((name, *cells)) + " |")
     lines += [
         "",
-        f"{reached} of the {len(judged)} targets were reached. All rows, and why others were not:",
-        "[docs/benchmarks.md](docs/benchmarks.md), made by `python -m benchmarks --publish`.",
+        f"{reached} of the {len(judged)} targets were reached. [docs/benchmarks.md](docs/benchmarks.md) has all rows,",
+        "and the reasons for the missed targets. `python -m benchmarks --publish` makes it.",
     ]
     return "\n".join((before + begin, "", *lines, "", end + after))

@@ -88,9 +88,9 @@ def test_a_target_of_another_contender_names_it() -> None:
 
 def test_a_target_that_was_missed_is_said_to_be() -> None:
     slow = Result("peek", "peeks/s", "", {"streamkit": [10.0]}, [at_least(20)])
-    assert "10.0 where ≥ 20 peeks/s was wanted" in markdown(Run("today", False, MACHINE, [slow]), "x.png")
+    assert "measured 10.0, target ≥ 20 peeks/s." in markdown(Run("today", False, MACHINE, [slow]), "x.png")
     fast = Result("peek", "peeks/s", "", {"streamkit": [30.0]}, [at_least(20)])
-    assert "wanted" not in markdown(Run("today", False, MACHINE, [fast]), "x.png")
+    assert "measured 30.0" not in markdown(Run("today", False, MACHINE, [fast]), "x.png")
 
 
 def test_queues_over_http_are_measured(tmp_path: Path) -> None:
