@@ -40,6 +40,7 @@ from .retention import Retention
 from .statistics import Statistics
 
 if TYPE_CHECKING:
+    from . import backend, client, leases, names, space, store, transaction  # noqa: F401
     from .client import Client, connect
     from .leases import Lease, LeaseGrant
     from .space import SpaceSettings
@@ -113,16 +114,18 @@ _MODULES = frozenset(("backend", "client", "leases", "names", "space", "store", 
 """Modules that a program may name after `import streamkit` alone, such as `streamkit.backend`."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name, or the module of one, on its first use."""
-    module = name if name in _MODULES else _LATER.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with IMPORTING:
-        found = import_module(f".{module}", __name__)
-    if name not in _MODULES:
-        found = globals()[name] = getattr(found, name)
-    return found
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or the module of one, on its first use."""
+        module = name if name in _MODULES else _LATER.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with IMPORTING:
+            found = import_module(f".{module}", __name__)
+        if name not in _MODULES:
+            found = globals()[name] = getattr(found, name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "AsyncLease", "AsyncStore", "AsyncTransaction", "connect"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".client": ("AsyncClient", "connect"),
-        ".leases": ("AsyncLease",),
-        ".store": ("AsyncStore",),
-        ".transaction": ("AsyncTransaction",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".client": ("AsyncClient", "connect"),
+            ".leases": ("AsyncLease",),
+            ".store": ("AsyncStore",),
+            ".transaction": ("AsyncTransaction",),
+        },
+    )

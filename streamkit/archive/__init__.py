@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveReport", "CompactReport", "Processes", "RestoreReport", "Spread"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".report": ("ArchiveReport", "CompactReport", "RestoreReport"),
-        ".spread": ("Processes", "Spread"),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".report": ("ArchiveReport", "CompactReport", "RestoreReport"),
+            ".spread": ("Processes", "Spread"),
+        },
+    )

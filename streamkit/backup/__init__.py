@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BackupPoint", "BackupReport", "BackupRestored"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".report": ("BackupPoint", "BackupReport", "BackupRestored"),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".report": ("BackupPoint", "BackupReport", "BackupRestored"),
+        },
+    )

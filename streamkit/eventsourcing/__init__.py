@@ -30,14 +30,15 @@ __all__ = [
     "event",
 ]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".aggregate": ("Aggregate", "event"),
-        ".codecs": ("Codec", "JsonCodec", "MsgpackCodec", "PydanticCodec"),
-        ".executed": ("AggregateNotFound", "Executed"),
-        ".process": ("DomainEvent", "ProcessManager"),
-        ".repository": ("Repository",),
-        ".async_repository": ("AsyncRepository",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".aggregate": ("Aggregate", "event"),
+            ".codecs": ("Codec", "JsonCodec", "MsgpackCodec", "PydanticCodec"),
+            ".executed": ("AggregateNotFound", "Executed"),
+            ".process": ("DomainEvent", "ProcessManager"),
+            ".repository": ("Repository",),
+            ".async_repository": ("AsyncRepository",),
+        },
+    )

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportReport", "ImportReport", "export_store", "import_store"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".report": ("ExportReport", "ImportReport"),
-        ".target": ("import_store",),
-        ".write": ("export_store",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".report": ("ExportReport", "ImportReport"),
+            ".target": ("import_store",),
+            ".write": ("export_store",),
+        },
+    )

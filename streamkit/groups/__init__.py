@@ -35,15 +35,16 @@ __all__ = [
     "Settlement",
 ]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".consumer": ("Consumer",),
-        ".group": ("Group",),
-        ".queue": ("Queue",),
-        ".run": ("RunReport",),
-        ".settings": ("GroupSettings",),
-        ".settling": ("Settled", "Settlement"),
-        ".values": ("ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending"),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".consumer": ("Consumer",),
+            ".group": ("Group",),
+            ".queue": ("Queue",),
+            ".run": ("RunReport",),
+            ".settings": ("GroupSettings",),
+            ".settling": ("Settled", "Settlement"),
+            ".values": ("ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending"),
+        },
+    )

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Route", "RouteControl", "RouteFailure", "RouteStatus"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".control": ("RouteControl",),
-        ".route": ("Route",),
-        ".state": ("RouteFailure", "RouteStatus"),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".control": ("RouteControl",),
+            ".route": ("Route",),
+            ".state": ("RouteFailure", "RouteStatus"),
+        },
+    )

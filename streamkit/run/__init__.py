@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "ProgramOverStores", "Runnable", "Worker", "run"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".over_stores": ("ProgramOverStores",),
-        ".program": ("Program", "Runnable", "run"),
-        ".worker": ("Worker",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".over_stores": ("ProgramOverStores",),
+            ".program": ("Program", "Runnable", "run"),
+            ".worker": ("Worker",),
+        },
+    )

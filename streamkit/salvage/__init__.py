@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LostEntries", "LostTransactions", "SalvageReport"]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".report": ("LostEntries", "LostTransactions", "SalvageReport"),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".report": ("LostEntries", "LostTransactions", "SalvageReport"),
+        },
+    )

@@ -41,10 +41,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Not before it is used: Spark before 4.0 has no sinks of this kind, and runs jobs that only work on executors.
-    if name == "write_space":
-        from .sink import write_space
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
 
-        return write_space
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        # Not before it is used: Spark before 4.0 has no sinks of this kind, and runs jobs that only work on executors.
+        if name == "write_space":
+            from .sink import write_space
+
+            return write_space
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Hook", "Span", "disable", "enable", "install", "installed", "uninstall"]
 
-__getattr__, __dir__ = importer(
-    __name__, {".hook": ("Call", "Hook", "Span"), ".points": ("install", "installed", "uninstall")}
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__, {".hook": ("Call", "Hook", "Span"), ".points": ("install", "installed", "uninstall")}
+    )
 
 
 def enable(

@@ -39,14 +39,15 @@ __all__ = [
     "types_of",
 ]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        ".aggregates": ("types_of",),
-        ".cloudevents": ("from_cloudevent", "to_cloudevent"),
-        ".groups": ("TypedConsumer", "TypedDelivery", "TypedGroup", "TypedQueue"),
-        ".registry": ("Registry", "Type", "Typed", "Unknown", "UnknownType"),
-        ".store": ("TypedStore", "TypedTransaction"),
-        ".view": ("TypedView",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            ".aggregates": ("types_of",),
+            ".cloudevents": ("from_cloudevent", "to_cloudevent"),
+            ".groups": ("TypedConsumer", "TypedDelivery", "TypedGroup", "TypedQueue"),
+            ".registry": ("Registry", "Type", "Typed", "Unknown", "UnknownType"),
+            ".store": ("TypedStore", "TypedTransaction"),
+            ".view": ("TypedView",),
+        },
+    )

@@ -33,18 +33,19 @@ __all__ = [
     "ViewStatus",
 ]
 
-__getattr__, __dir__ = importer(
-    __name__,
-    {
-        "..run.reading": ("SpacePosition",),
-        ".open_view": ("OpenView",),
-        ".view": ("View", "ViewFailure", "ViewStatus"),
-        ".index": ("Index",),
-        ".latest": ("Latest",),
-        ".links": ("Links",),
-        ".query": ("Query",),
-        ".reduce": ("Reduce",),
-        ".search": ("Search",),
-        ".vectors": ("Vectors",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker tells of names that are not there
+    __getattr__, __dir__ = importer(
+        __name__,
+        {
+            "..run.reading": ("SpacePosition",),
+            ".open_view": ("OpenView",),
+            ".view": ("View", "ViewFailure", "ViewStatus"),
+            ".index": ("Index",),
+            ".latest": ("Latest",),
+            ".links": ("Links",),
+            ".query": ("Query",),
+            ".reduce": ("Reduce",),
+            ".search": ("Search",),
+            ".vectors": ("Vectors",),
+        },
+    )

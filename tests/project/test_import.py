@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import pytest
 
+import streamkit
 from streamkit.eventsourcing import JsonCodec
 
 HEAVY = {
@@ -87,6 +89,14 @@ def test_public_names_are_there_before_they_are_loaded() -> None:
         "    raise AssertionError\n"
     )
     assert "streamkit.views.view" in _loaded(program)
+
+
+def test_a_type_checker_finds_names_that_a_package_does_not_have() -> None:
+    """It takes any name for one of a module that has `__getattr__`."""
+    packages = list(Path(streamkit.__file__).parent.rglob("__init__.py"))
+    shown = [path for path in packages if re.search(r"^(def __getattr__\b|__getattr__\b)", path.read_text(), re.M)]
+    assert shown == [], "put it below `if not TYPE_CHECKING`"
+    assert sum("__getattr__" in path.read_text() for path in packages) > 10
 
 
 def test_threads_that_make_the_first_decoders_of_a_class_do_not_crash_the_process() -> None:
