@@ -12,8 +12,19 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ..arguments import check_type
-from ..errors import DeliveryLost, GroupExists, InvalidOffset, SequenceMismatch, SpaceExists, StoreClosed
+from ..errors import (
+    CorruptData,
+    DeliveryLost,
+    GroupExists,
+    InvalidOffset,
+    SequenceMismatch,
+    SpaceExists,
+    StoreClosed,
+    repair_for,
+)
 from ..lexkey import LexKey
+from ..log.keys import CATALOG, space_key
+from ..log.rows import Settings, decode_row
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
 from ..places import Place, offset_of
@@ -156,6 +167,8 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
     feed.catch_up()
     while not is_of_space(store, feed.state):
         source, _ = shared.look_up(space)
+        if source is None and _is_listed(store, feed.state):
+            raise CorruptData(f"space {space!r} of the group {name!r} has lost its head: {repair_for(space)}")
         starts = _starts(store, space, settings, start)
         at = feed.now()
         incarnation = source.settings.incarnation if source is not None else b""
@@ -166,6 +179,15 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
     core = _core(store, internal, space)
     assert core is not None
     return core
+
+
+def _is_listed(store: Store, state: FeedState) -> bool:
+    """True if the group's space is in the list of spaces, from which a deletion removes it before its head."""
+    if state.deleted or not state.incarnation:
+        return False
+    key = space_key(state.space)
+    value = inner(store).backend.get(bytes(CATALOG), [bytes(key)])[0]
+    return value is not None and decode_row(Settings, key, value.data).incarnation == state.incarnation
 
 
 def _make_space(store: Store, internal: InternalName, partitions: int, durability: str) -> None:

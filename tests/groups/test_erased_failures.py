@@ -13,7 +13,7 @@ import pytest
 import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Client, Record, Store
-from streamkit.errors import StoreClosed
+from streamkit.errors import CorruptData, StoreClosed
 from streamkit.groups import Delivery
 from streamkit.log.keys import HEAD, partition_key
 from streamkit.names import internal_name
@@ -180,7 +180,7 @@ def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
         assert [letter.entry.payload for letter in store.group("jobs", "some").dead_letters()] == [b"no number"]
 
 
-@pytest.mark.parametrize("use", ["maintain", "erase"])
+@pytest.mark.parametrize("use", ["maintain", "erase", "open"])
 def test_a_group_whose_space_has_lost_its_head_is_as_before_when_that_is_repaired(use: str) -> None:
     with streamkit.connect(f"memory://{uuid4().hex}") as client:
         store = client.store(uuid4())
@@ -194,6 +194,9 @@ def test_a_group_whose_space_has_lost_its_head_is_as_before_when_that_is_repaire
         store = client.store(id)
         if use == "maintain":
             store.maintain(internal_name("group", "jobs", "some"))
+        elif use == "open":
+            with pytest.raises(CorruptData, match="repair"):
+                store.group("jobs", "some")
         else:
             assert "repair" in store.erase("jobs", "ann").unreached[0]
             assert store.erase("unknown", "ann").unreached == ()
