@@ -327,6 +327,7 @@ def entries_in(blocks: Sequence[dict[bytes, bytes]], newest: int, first: int, la
     return [plain(entries), *found]
 
 
+@both
 def test_running_sums_are_those_of_python() -> None:
     chance = Random(5)
     for case in range(2000):
