@@ -25,7 +25,7 @@ from .log.partition import Partition
 from .log.rows import Settings
 from .names import InternalName, internal_name
 from .reentry import inside_backend
-from .space import Space, create_space, open_space, settings_of
+from .space import Space, catalog_row, create_space, open_space, settings_of
 from .statistics import Counters
 from .warn import warn
 
@@ -295,8 +295,7 @@ class OpenStore:
     def exists(self, space: str) -> bool:
         """True if the space exists. A damaged space does, also without its head or its place in the list of spaces."""
         try:
-            listed = self.backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
-            return listed is not None or any(self.unread_partitions(space))
+            return catalog_row(self.backend, space) is not None or any(self.unread_partitions(space))
         except UNREADABLE:
             return True
 

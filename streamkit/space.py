@@ -9,7 +9,7 @@ from os import urandom
 import msgspec
 
 from .arguments import check_choice, check_seconds, check_type
-from .backend import ABSENT, Backend
+from .backend import ABSENT, Backend, Value
 from .clock import Clock
 from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
 from .html import Shown
@@ -151,6 +151,11 @@ def new_incarnation() -> bytes:
     return ((time.time_ns() // 1_000_000 - EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
 
 
+def catalog_row(backend: Backend, space: str) -> Value | None:
+    """The row of the list of spaces, with the space's settings. A deletion removes it before the space's head."""
+    return backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
+
+
 def create_space(backend: Backend, clock: Clock, space: str, settings: Settings, *, exact: bool) -> None:
     """Create the space's rows. With `exact`, SpaceExists if it has other settings.
 
@@ -160,7 +165,7 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
     key, first = space_key(space), bytes(partition_key(space, 0))
     settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
     if not _put_once(backend, clock, bytes(CATALOG), key, encode_row(key, settings)):
-        value = backend.get(bytes(CATALOG), [key])[0]
+        value = catalog_row(backend, space)
         if value is None:
             raise Unavailable(f"space {space!r} is being created by someone else, try again")
         found = decode_row(Settings, key, value.data)

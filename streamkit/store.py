@@ -585,7 +585,7 @@ class Store:
         after the return yields the entries, and no byte that the store owns holds their payloads or metadata, also if
         they were archived, trimmed, expired or deleted before. Their segments' names, sequences and timestamps stay.
         `EraseReport.unreached` names the copies that could not be reached; `EraseReport.proof()` is a line to keep as
-        evidence. Call it again after an interruption; `maintain` completes what is unreadable already.
+        evidence. Call it again after an interruption; `maintain` removes the entries that readers do not get any more.
         `progress(searched, all)` counts entries. Copies that a storage service keeps on its own (versions of objects,
         backups) are not reached.
         LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes

@@ -23,11 +23,12 @@ from ..errors import (
     repair_for,
 )
 from ..lexkey import LexKey
-from ..log.keys import CATALOG, space_key
+from ..log.keys import space_key
 from ..log.rows import Settings, decode_row
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
 from ..places import Place, offset_of
+from ..space import catalog_row
 from ..store import Store, inner
 from .chain import Chain
 from .consumer import Consumer
@@ -185,9 +186,10 @@ def _is_listed(store: Store, state: FeedState) -> bool:
     """True if the group's space is in the list of spaces, from which a deletion removes it before its head."""
     if state.deleted or not state.incarnation:
         return False
-    key = space_key(state.space)
-    value = inner(store).backend.get(bytes(CATALOG), [bytes(key)])[0]
-    return value is not None and decode_row(Settings, key, value.data).incarnation == state.incarnation
+    value = catalog_row(inner(store).backend, state.space)
+    if value is None:
+        return False
+    return decode_row(Settings, space_key(state.space), value.data).incarnation == state.incarnation
 
 
 def _make_space(store: Store, internal: InternalName, partitions: int, durability: str) -> None:

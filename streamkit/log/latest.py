@@ -46,11 +46,9 @@ class Latest:
 
     def last_of(self, segment: str, index: object) -> Entry | None:
         """The entry that is kept of a segment, if it is the last one in `index`."""
-        if segment not in self._entries:
-            return None
-        number = self._number if self._index is index else -1
         kept = self._entries.get(segment)
-        return None if kept is None or kept[1] != number else kept[0]
+        # The index before its number: see `keep`.
+        return kept[0] if kept is not None and self._index is index and kept[1] == self._number else None
 
     def clear(self) -> None:
         with self._lock:

@@ -367,7 +367,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     latest = partition.latest
     # In this order. An erasure first hides its entries, then it counts as a drop. It hides them until there is an index
     # without them. The index takes over the beginning of a tail before that is dropped; and of two entries the later
-    # one is kept.
+    # one is kept. An erasure that a view lacks counts as one after it, because the drops come before the view.
     drops, row = latest.drops, partition.cached.get(segment)
     if row is None:
         is_whole, tail, index = partition.is_whole, partition.tail.pieces.get(segment), partition.index
@@ -391,8 +391,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     ):
         partition.counters["cache_hits"] += 1
         return entry  # most peeks end here, without a view
-    # The drops before the view: an erasure that the view lacks counts as one after it.
-    return partition.ask(_last_entry, segment, partition.latest.drops)
+    return partition.ask(_last_entry, segment, drops)
 
 
 def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:

@@ -49,7 +49,7 @@ class Copies:
         return done.plus(Rewritten(files=files))
 
     def clean_deleted(self, space: str) -> Rewritten:
-        """Erase what is left of the entries of a space that was deleted: published views, and texts of failures."""
+        """Erase the remains of a deleted space: published views, and texts of failures."""
         if not self._shared.exists(space):
             return self._delete_published().plus(self._forget_failures(space, lambda segment, sequence: True))
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"

@@ -155,17 +155,7 @@ def erase_space(
         # Also the rest of an earlier call.
         done = done.plus(finish(partition, copies)).plus(clear_leftovers(partition))
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
-    total = replace(
-        total,
-        rows=done.records + done.packs + done.runs,
-        files=done.files,
-        completed=space.partitions[0].clock.now(),
-        records=done.records,
-        packs=done.packs,
-        runs=done.runs,
-        views=done.views,
-        unreached=done.unreached,
-    )
+    total = _completed(total, done, space.partitions[0].clock)
     if forgotten and (places := copies.derived(space.name)):
         text = (
             "Entries that were trimmed, expired or deleted before, and are not stored any more, cannot be found by "
@@ -199,15 +189,18 @@ def _count_new(partition: Partition, hidden: Sequence[Erasure]) -> int:
 
 
 def erase_deleted(space: str, clock: Clock, dry_run: bool, copies: Copies) -> EraseReport:
-    """Erase what is left of a space that does not exist, or not any more."""
+    """Erase the remains of a space that does not exist, or not any more."""
     started = clock.now()
     done = Rewritten() if dry_run else copies.clean_deleted(space)
-    return EraseReport(
-        space,
+    return _completed(EraseReport(space, started=started, dry_run=dry_run), done, clock)
+
+
+def _completed(report: EraseReport, done: Rewritten, clock: Clock) -> EraseReport:
+    return replace(
+        report,
         rows=done.records + done.packs + done.runs,
-        started=started,
+        files=done.files,
         completed=clock.now(),
-        dry_run=dry_run,
         records=done.records,
         packs=done.packs,
         runs=done.runs,

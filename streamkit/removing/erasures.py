@@ -113,9 +113,10 @@ def complete_erasures(store: Store, space: str) -> bool:
     from .erase import finish
 
     found, _ = inner(store).look_up(space)
+    copies = Copies(store)
     try:
         for partition in found.partitions if found is not None else ():
-            finish(partition, Copies(store), wait=0.0)
+            finish(partition, copies, wait=0.0)
     except LeaseNotAcquired:
         return False
     return True

@@ -16,6 +16,7 @@ from ..log.keys import CATALOG, HEAD, partition_key, space_key
 from ..log.log_end import earlier_ends, end_log
 from ..log.partition import Partition
 from ..retry import attempts, delete_rows
+from ..space import catalog_row
 from ..warn import warn
 
 __all__ = ["delete_space", "has_remains"]
@@ -51,8 +52,7 @@ def delete_space(
 
 def has_remains(backend: Backend, space: str) -> bool:
     """True if the catalog lists a space without a head, and no process is creating it just now."""
-    value = backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
-    if value is None:
+    if catalog_row(backend, space) is None:
         return False
     first = bytes(partition_key(space, 0))
     try:

@@ -1,4 +1,4 @@
-"""The documented erasure of each adapter leaves no byte of what it kept: every file and object is searched."""
+"""The documented erasure of each adapter leaves no byte of its entries. Every file and object is searched."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class Topics:
                 if stored.config == config:
                     return Topic(name, stored, sequence), False
             if stored is not None and stored.deleted:
-                # Its deletion may have been stopped. Later nobody looks for what it has left.
+                # Its deletion may have been stopped, and nothing looks for its remains later.
                 self._clear(Topic(name, stored, sequence))
             generation = 1 if stored is None else stored.generation + stored.deleted
             created = int(time.time() * 1000) if stored is None or is_new else stored.created
@@ -201,7 +201,7 @@ class Topics:
     def delete(self, name: str, if_empty: bool) -> bool:
         """Remove a topic and its records. True if it existed.
 
-        If it was deleted before, what a stopped deletion, or a write beside it, has left is removed.
+        A topic that was deleted before loses the remains of a stopped deletion, and of writes beside it.
         """
         for _ in range(_TRIES):
             stored, sequence = self._peek(name)
@@ -223,9 +223,9 @@ class Topics:
     def _clear(self, topic: Topic) -> None:
         """Remove everything of a topic that is deleted. Nothing is written if nothing is left."""
         store, segment = self.store, topic.segment
-        if topic.is_queue and (group := store.find_group(SPACE, self._group_name(topic))) is not None:
-            group.delete()
         if topic.is_queue:
+            if (group := store.find_group(SPACE, self._group_name(topic))) is not None:
+                group.delete()
             store.delete_segment(SPACE, f"{segment}/dead")
         left = store.erase(SPACE, segment, dry_run=True)
         if left.entries or left.hidden:
@@ -347,8 +347,8 @@ class Topics:
             self.is_erasing = True  # no reader gets them any more, and the server removes the bytes later
 
     def complete_erasures(self) -> bool:
-        """Remove from storage what erasures, also of processes that were stopped, have left there. False while another
-        process archives the records, or erases from them."""
+        """Remove erased records from storage, also those of processes that were stopped. False while another process
+        archives the records, or erases from them."""
         self.is_erasing = False  # a request may begin another one meanwhile
         if not complete_erasures(self.store, SPACE):
             self.is_erasing = True
