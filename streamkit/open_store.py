@@ -25,7 +25,7 @@ from .log.partition import Partition
 from .log.rows import Settings
 from .names import InternalName, internal_name
 from .reentry import inside_backend
-from .space import Space, catalog_row, create_space, open_space, settings_of
+from .space import Space, catalog_row, check_head, create_space, open_space, settings_of
 from .statistics import Counters
 from .warn import warn
 
@@ -123,10 +123,13 @@ class OpenStore:
             return True
         return any(partition.lost for space in list(self.spaces.values()) for partition in space.partitions)
 
-    def look_up(self, space: str, segments: tuple[str, ...] | None = ()) -> tuple[Space | None, int | None]:
+    def look_up(
+        self, space: str, segments: tuple[str, ...] | None = (), *, headless: bool = False
+    ) -> tuple[Space | None, int | None]:
         """The space, opened if necessary, and the argument `since` for Partition.refresh.
 
         A space opened for `segments` is read together with the blocks for their statuses; None: no log is read yet.
+        CorruptData if the space has lost its head; with `headless` it counts as missing, which saves a request.
         Only the call that opened the space has seen everything that existed when the call began. The look of another
         thread may be older than this call.
         """
@@ -141,7 +144,7 @@ class OpenStore:
         opening = self._opening.setdefault(space, _Opening())
         if inside_backend() or opening.lock._is_owned():  # type: ignore[attr-defined]
             # A signal handler's call: it cannot wait for its own thread, or for a lock that this thread holds.
-            return self._open(space, segments)
+            return self._open(space, segments, headless)
         arrived = opening.looks
         with opening.lock:
             found = spaces.get(space)
@@ -150,16 +153,18 @@ class OpenStore:
             opening.looks += 1
             look = opening.looks
             try:
-                opened = self._open(space, segments)
+                opened = self._open(space, segments, headless)
             finally:
                 self._opening.pop(space, None)
-            if opened[0] is None:
+            if opened[0] is None and not headless:
                 opening.absent = look
             return opened
 
-    def _open(self, space: str, segments: tuple[str, ...] | None) -> tuple[Space | None, int | None]:
+    def _open(self, space: str, segments: tuple[str, ...] | None, headless: bool) -> tuple[Space | None, int | None]:
         found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
+            if not headless:
+                check_head(self.context, space)
             return None, None
         # Two threads may have opened it: both go on with the first.
         first = self.spaces.setdefault(space, found)
@@ -199,7 +204,7 @@ class OpenStore:
     def ready(self, space: str, segments: tuple[str, ...]) -> Space:
         """The space, created with the default settings if it is not there."""
         for _ in range(3):
-            found = self.look_up(space, segments)[0]
+            found = self.look_up(space, segments, headless=True)[0]
             if found is not None:
                 return found
             create_space(self.backend, self.clock, space, settings_of(1, "committed", 86_400.0), exact=False)

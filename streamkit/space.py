@@ -11,14 +11,24 @@ import msgspec
 from .arguments import check_choice, check_seconds, check_type
 from .backend import ABSENT, Backend, Value
 from .clock import Clock
-from .errors import CorruptData, CrossPartition, SpaceExists, Unavailable
+from .errors import UNREADABLE, CorruptData, CrossPartition, SpaceExists, Unavailable, repair_for
 from .html import Shown
 from .importing import IMPORTING
 from .log.commit import Committer
 from .log.context import Context
 from .log.floors import Changed
 from .log.index_rows import decode_index_row
-from .log.keys import CATALOG, EPOCH, HEAD, SEGMENTS, partition_key, segment_key, segment_name, space_key
+from .log.keys import (
+    CATALOG,
+    EPOCH,
+    HEAD,
+    SEGMENTS,
+    partition_key,
+    segment_key,
+    segment_name,
+    space_key,
+    transaction_number,
+)
 from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
 from .log.segment_view import status_of
@@ -34,6 +44,7 @@ __all__ = [
     "SpaceSettings",
     "changed_settings",
     "check_change",
+    "check_head",
     "create_space",
     "open_space",
     "segments_of",
@@ -154,6 +165,35 @@ def new_incarnation() -> bytes:
 def catalog_row(backend: Backend, space: str) -> Value | None:
     """The row of the list of spaces, with the space's settings. A deletion removes it before the space's head."""
     return backend.get(bytes(CATALOG), [bytes(space_key(space))])[0]
+
+
+def check_head(context: Context, space: str) -> None:
+    """Raise CorruptData if a space that was not found has lost its head: it is listed, and has transactions or files.
+
+    The space of a process that was stopped while it created it has none. While a store is deleted, the transaction that
+    ends the log stays.
+    """
+    backend = context.backend
+    value = catalog_row(backend, space)
+    if value is None:
+        return
+    try:
+        settings = decode_row(Settings, space_key(space), value.data)
+        first = Partition(context, space, 0, settings)
+        rows = backend.scan(first.key, first.transaction_key(0), first.last_key, values=False)
+        last = [row.key for row in rows][-1:]
+        if last:
+            found = backend.get(first.key, last)[0]
+            lost = found is not None and not first.decode_header(found.data, transaction_number(last[0])).ended
+        else:
+            from .index.salvage import had_head
+
+            lost = had_head(backend, first.key, first.seed)
+    except UNREADABLE as error:
+        raise CorruptData(f"space {space!r} has no head, and cannot be read ({error}): {repair_for(space)}") from error
+    # Another process may have created or deleted the space meanwhile.
+    if lost and backend.get(first.key, [bytes(HEAD)])[0] is None and catalog_row(backend, space) == value:
+        raise CorruptData(f"space {space!r} has lost its head: {repair_for(space)}")
 
 
 def create_space(backend: Backend, clock: Clock, space: str, settings: Settings, *, exact: bool) -> None:

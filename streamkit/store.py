@@ -597,7 +597,8 @@ class Store:
 
         check_name(space, "space")
         chosen = check_erasure(segment, first, last, metadata, sequences)
-        known = self._known(space)
+        self._handle.check_open()
+        known = self._shared.look_up(space, headless=True)[0]
         if known is None:
             report = erase_deleted(space, self._shared.clock, dry_run, Copies(self))
         else:

@@ -55,10 +55,10 @@ def clear_deleted(store: Store, internal: InternalName) -> None:
 
 def _is_over(store: Store, state: FeedState) -> bool:
     """True if the group was deleted, or its space was."""
-    if state.deleted or is_of_space(store, state):
+    if state.deleted or is_of_space(store, state, headless=True):
         return state.deleted
     shared = inner(store)
-    found, _ = shared.look_up(state.space, None)
+    found, _ = shared.look_up(state.space, None, headless=True)
     if found is None:
         return not shared.exists(state.space)  # if it does, its head is lost, and a repair brings it back
     try:

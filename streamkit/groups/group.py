@@ -12,23 +12,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ..arguments import check_type
-from ..errors import (
-    CorruptData,
-    DeliveryLost,
-    GroupExists,
-    InvalidOffset,
-    SequenceMismatch,
-    SpaceExists,
-    StoreClosed,
-    repair_for,
-)
+from ..errors import DeliveryLost, GroupExists, InvalidOffset, SequenceMismatch, SpaceExists, StoreClosed
 from ..lexkey import LexKey
-from ..log.keys import space_key
-from ..log.rows import Settings, decode_row
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
 from ..places import Place, offset_of
-from ..space import catalog_row
 from ..store import Store, inner
 from .chain import Chain
 from .consumer import Consumer
@@ -124,12 +112,12 @@ def find_group(store: Store, space: str, name: str) -> Group | None:
     return Group(store, space, name, internal, core)
 
 
-def is_of_space(store: Store, state: FeedState) -> bool:
+def is_of_space(store: Store, state: FeedState, *, headless: bool = False) -> bool:
     """True if the group belongs to the present incarnation of the space. A group of a deleted space does not exist in
-    the space that follows it."""
+    the space that follows it. CorruptData if the space has lost its head; with `headless` it counts as missing."""
     if state.deleted or not state.created:
         return False
-    found, _ = inner(store).look_up(state.space, None)
+    found, _ = inner(store).look_up(state.space, None, headless=headless)
     return not state.incarnation or (found is not None and found.settings.incarnation == state.incarnation)
 
 
@@ -168,8 +156,6 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
     feed.catch_up()
     while not is_of_space(store, feed.state):
         source, _ = shared.look_up(space)
-        if source is None and _is_listed(store, feed.state):
-            raise CorruptData(f"space {space!r} of the group {name!r} has lost its head: {repair_for(space)}")
         starts = _starts(store, space, settings, start)
         at = feed.now()
         incarnation = source.settings.incarnation if source is not None else b""
@@ -180,16 +166,6 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
     core = _core(store, internal, space)
     assert core is not None
     return core
-
-
-def _is_listed(store: Store, state: FeedState) -> bool:
-    """True if the group's space is in the list of spaces, from which a deletion removes it before its head."""
-    if state.deleted or not state.incarnation:
-        return False
-    value = catalog_row(inner(store).backend, state.space)
-    if value is None:
-        return False
-    return decode_row(Settings, space_key(state.space), value.data).incarnation == state.incarnation
 
 
 def _make_space(store: Store, internal: InternalName, partitions: int, durability: str) -> None:

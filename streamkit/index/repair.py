@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ..backend import ABSENT, Backend, Conflict, Discards, Etag
 from ..clock import SYSTEM_CLOCK
-from ..errors import UNREADABLE, CorruptData, MissingDependency, PermanentError, Unavailable
+from ..errors import UNREADABLE, AccessDenied, CorruptData, PermanentError, Unavailable
 from ..log.archive_reader import Contents
 from ..log.floors import Removal
 from ..log.index_rows import encode_index_row
@@ -323,11 +323,11 @@ class _Builder:
 def _archived(partition: Partition) -> int:
     """The archive watermark, if the head cannot tell."""
     try:
-        archive = partition.archive()
-    except (MissingDependency, PermanentError):
+        return partition.archive().examine(partition.partition, 0).last
+    except AccessDenied:
+        raise
+    except PermanentError:
         return 0  # there is none; if there was one, the log begins late, which is a fault of its own
-    contents = archive.examine(partition.partition, 0)
-    return contents.last
 
 
 def _note(partition: Partition) -> tuple[ArchiveRow, bool]:
