@@ -47,6 +47,8 @@ __all__ = ["restore_backup", "wait_for_tokens"]
 
 _MARKER = b"RESTORE", b"RESTORE"
 _TOGETHER = 64
+_LARGEST = 1 << 31
+"""Bytes of the largest record in a chunk. The log's own packs hold none of more than 1 MiB."""
 
 
 class _Marker(msgspec.Struct, frozen=True):
@@ -204,7 +206,7 @@ class _Restore:
         seed = seed_of(settings, key)
         for chunk in part.chunks:
             data = self._repository.chunk(part.space, part.partition, chunk.id)
-            for number, record in Packs(self._backend, key, seed, (), data, TableCache()).all():
+            for number, record in Packs(self._backend, key, seed, (), data, TableCache(), _LARGEST).all():
                 wanted.add(number)
                 name = transaction_key(prefix, number)
                 if number in held:

@@ -336,12 +336,12 @@ def _check_version(version: int) -> None:
         )
 
 
-def open_block(block: PackBlock, stored: bytes, seed: int) -> bytes:
-    """The raw bytes of a block. CorruptData if a bit of it has changed."""
+def open_block(block: PackBlock, stored: bytes, seed: int, most: int = 2 * MOST) -> bytes:
+    """The raw bytes of a block. CorruptData if a bit of it has changed, or if it claims more than `most` bytes."""
     _check_block(block, stored, seed)
-    if block.raw > 2 * MOST:
+    if block.raw > most:
         raise CorruptData(
-            f"the pack's block of transaction {block.number} claims {block.raw} bytes; a block has at most {2 * MOST}"
+            f"the pack's block of transaction {block.number} claims {block.raw} bytes; a block has at most {most}"
         )
     return _unpack(stored, block.raw) if block.flags & _ZSTD else stored
 

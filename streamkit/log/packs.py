@@ -12,7 +12,7 @@ from ..backend import Backend, Range
 from ..errors import CorruptData, StreamkitError, UnsupportedVersion
 from .damaged_file import in_log
 from .keys import run_key
-from .pack_format import PackBlock, PackRows, PackTable, open_block, read_table
+from .pack_format import MOST, PackBlock, PackRows, PackTable, open_block, read_table
 from .ranges import read_ranges
 
 __all__ = ["Frame", "PackFile", "Packs", "TableCache", "in_pack"]
@@ -69,14 +69,23 @@ class Packs:
     """The packs that one head names. Immutable; every call raises RunGone if one was merged into another since."""
 
     def __init__(
-        self, backend: Backend, partition: bytes, seed: int, files: Sequence[PackFile], inline: bytes, cache: TableCache
+        self,
+        backend: Backend,
+        partition: bytes,
+        seed: int,
+        files: Sequence[PackFile],
+        inline: bytes,
+        cache: TableCache,
+        most: int = 2 * MOST,
     ) -> None:
+        """`most`: bytes of the largest block. Larger records are packed in backups only."""
         self.files = files
         self._backend = backend
         self.partition = partition
         self._seed = seed
         self._inline = inline
         self._cache = cache
+        self._most = most
         self._ahead = _AHEAD if backend.limits.remote else _AHEAD_LOCAL
         self._lasts = [file.last for file in files]
         self._inline_table = read_table(inline, seed) if inline else None
@@ -129,7 +138,7 @@ class Packs:
     def _open(self, file: PackFile | None, block: PackBlock, stored: bytes) -> bytes:
         """The raw bytes of a block."""
         try:
-            return open_block(block, stored, self._seed)
+            return open_block(block, stored, self._seed, self._most)
         except (CorruptData, UnsupportedVersion) as error:
             raise (in_pack(file, error) if file is not None else error) from error
 

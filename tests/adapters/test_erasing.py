@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from base64 import b64encode
+from functools import cache
 from glob import escape
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,12 +17,18 @@ from fix_covered import EXHAUSTIVE
 import streamkit
 import streamkit.aio
 from harness.deep_search import found_in
-from harness.worlds import PATIENCE, World, bucket_of, directory
+from harness.worlds import PATIENCE, World, account_of, bucket_of, directory
 
 
-@pytest.fixture(params=["local", *(("s3",) if EXHAUSTIVE else ())])
+@pytest.fixture(params=["local", *(("s3", "azure") if EXHAUSTIVE else ())])
 def place(request: pytest.FixtureRequest, scratch: Any) -> World:
-    return directory(scratch) if request.param == "local" else bucket_of(request.getfixturevalue("s3_bucket"), scratch)
+    match request.param:
+        case "local":
+            return directory(scratch)
+        case "s3":
+            return bucket_of(request.getfixturevalue("s3_bucket"), scratch)
+        case _:
+            return account_of(request.getfixturevalue("azurite"), scratch)
 
 
 def _tags(count: int) -> list[str]:
@@ -103,7 +110,9 @@ def test_threads_of_langgraph(place: World) -> None:
         assert _left(place, tags) == [False] * 3 + [True]
 
 
-def _dogs(place: World, id: UUID) -> Any:
+@cache
+def _dogs_class() -> Any:
+    """The library knows each class by its name, so there is one."""
     from eventsourcing.application import Application
     from eventsourcing.domain import Aggregate, event
 
@@ -128,7 +137,11 @@ def _dogs(place: World, id: UUID) -> Any:
                 self.take_snapshot(dog.id)
             return dog.id
 
-    return Dogs(
+    return Dogs
+
+
+def _dogs(place: World, id: UUID) -> Any:
+    return _dogs_class()(
         env={
             "PERSISTENCE_MODULE": "streamkit.adapters.eventsourcing",
             "STREAMKIT_URL": place.url,

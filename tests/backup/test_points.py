@@ -399,6 +399,21 @@ def test_a_restore_that_is_stopped_anywhere_is_completed_by_the_same_call(
         assert restored.verify().ok
 
 
+def test_records_of_many_mib_that_cannot_be_compressed_come_back(
+    in_memory: Subject, tmp_path: Path, elsewhere: Callable[..., Store]
+) -> None:
+    """The log packs no such records, and a backup does. Neither point copies what the other one has."""
+    store, backups = in_memory.store, tmp_path / "backups"
+    sizes = [3 << 20, 10, 9 << 20]
+    for number, size in enumerate(sizes, 1):
+        store.produce("a", "s", [Record(urandom(size))])
+        assert store.backup(backups).point.number == number
+    restored = elsewhere(store.id)
+    restored.restore_backup(backups)
+    assert list(restored.consume_space("a")) == list(store.consume_space("a"))
+    assert restored.verify().ok
+
+
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.LOST_ANSWER], ids=str)
 def test_a_lost_answer_at_any_write_of_a_restore_changes_nothing(tmp_path: Path, fault: Fault) -> None:
     id = uuid4()
