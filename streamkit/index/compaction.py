@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import eq
+from typing import overload
 
 import msgspec
 
@@ -14,8 +15,9 @@ from ..log.index_rows import decode_index_row, encode_index_row, join_data, piec
 from ..log.keys import DATA, KEYS
 from ..log.rows import DataRow, KeyRow
 from .cursor import Chunk
+from .run_format import Stored
 
-__all__ = ["PIECES", "ROW_BYTES", "Expiry", "Rules", "compact"]
+__all__ = ["PIECES", "ROW_BYTES", "Expiry", "Rules", "compact", "keeps_data"]
 
 ROW_BYTES = 8 << 10
 """Data rows are joined while they have together at most so many bytes,"""
@@ -75,13 +77,32 @@ class Expiry(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def compact(chunks: Iterable[Chunk], rules: Rules | None, *, oldest: bool) -> Iterator[Chunk]:
-    """The rows of `chunks`, which are in key order, after the rules and joined. Chunks may be empty.
+def keeps_data(rules: Rules | None) -> bool:
+    """True if the rules leave all data rows as they are."""
+    return rules is None or (isinstance(rules, Expiry) and not rules.removed)
+
+
+@overload
+def compact(chunks: Iterable[Chunk], rules: Rules | None, *, oldest: bool) -> Iterator[Chunk]: ...
+@overload
+def compact(chunks: Iterable[Chunk | Stored], rules: Rules | None, *, oldest: bool) -> Iterator[Chunk | Stored]: ...
+
+
+def compact(chunks: Iterable[Chunk | Stored], rules: Rules | None, *, oldest: bool) -> Iterator[Chunk | Stored]:
+    """The rows of `chunks`, which are in key order, after the rules and joined. Chunks may be empty. Stored blocks are
+    full, and nothing is joined to them.
 
     The last row of a chunk is held back while rows that follow may join it.
     """
     held: Chunk = [], []
-    for keys, values in chunks:
+    for chunk in chunks:
+        if isinstance(chunk, Stored):
+            if held[0]:
+                yield held
+                held = [], []
+            yield chunk
+            continue
+        keys, values = chunk
         if rules is not None:
             keys, values = rules(keys, values, oldest)
         if not keys:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
+from ..log.keys import DATA
 from ..log.manifest import RunFile
-from .run_format import Block, RunTail, decode_block
+from .run_format import Block, RunTail, Stored, decode_block
 
-__all__ = ["Chunk", "Cursor", "Place", "merge_cursors"]
+__all__ = ["Chunk", "Cursor", "Place", "merge_cursors", "merge_with_stored"]
 
 Chunk = tuple[list[bytes], list[bytes]]
 """Keys in order, and their values."""
@@ -18,6 +20,14 @@ _DECODED = 8
 _CACHED = 8
 """A step with more blocks of one run than that leaves the cache alone."""
 _MOST_AHEAD = 256 << 10
+_SEQUENCE = 8
+"""Bytes of the sequence at the end of a data row's key."""
+_DATA = bytes(DATA.children()[0])
+_AFTER = b"\xff" * 9
+"""After every sequence."""
+_STORED = 32
+"""The most blocks that are taken over at once."""
+_next_key = attrgetter("next_key")
 
 
 class Place(NamedTuple):
@@ -141,10 +151,49 @@ class Cursor:
         """The blocks that were wanted."""
         self._pending += [(place, bodies[place.file.id, place.block]) for place in places]
 
-    def fill(self) -> None:
-        """Make rows of some of the blocks that were given."""
-        some = self._pending[:_DECODED]
-        del self._pending[:_DECODED]
+    @property
+    def next_key(self) -> bytes:
+        """A key that is not after the next row. There is a row, or a block that was given."""
+        if self.keys:
+            return self.keys[0]
+        _, tail, number = self._pending[0][0]
+        return max(tail.first(number), self._start)
+
+    def _staying(self, at: int, end: bytes | None) -> int:
+        """The number of blocks, from this place of those that were given, that may be taken over as they are.
+
+        All of their rows are of one segment, which goes on in the next block, and before `end`."""
+        _, tail, number = self._pending[at][0]
+        first = tail.first(number)
+        if first < self._start or not first.startswith(_DATA):
+            return 0
+        stop = tail.last_block(first[:-_SEQUENCE] + _AFTER)
+        if end is not None and stop > number:
+            stop = min(stop, tail.block_of(end))
+        return max(stop - number, 0)
+
+    def stays(self) -> bool:
+        """True if there are no rows, but a block that may be taken over as it is."""
+        return not self.keys and self._staying(0, None) > 0
+
+    def take_stored(self, end: bytes | None) -> Stored | None:
+        """The next blocks, as they are stored, with rows of one segment before `end`; None if there are none."""
+        (file, tail, number), _ = self._pending[0]
+        some = self._pending[: min(self._staying(0, end), _STORED)]
+        blocks = [body for place, body in some if place.tail is tail and isinstance(body, bytes)]
+        if not blocks or len(blocks) < len(some):
+            return None
+        del self._pending[: len(blocks)]
+        return Stored(file, tail, number, blocks)
+
+    def fill(self, keeping: bool = False) -> None:
+        """Make rows of some of the blocks that were given. `keeping`: of those before the next one that may be
+        taken over as it is, and of one at least."""
+        count = 1 if keeping else _DECODED
+        while keeping and count < min(_DECODED, len(self._pending)) and not self._staying(count, None):
+            count += 1
+        some = self._pending[:count]
+        del self._pending[:count]
         start, end = self._start, self._end
         for (file, tail, number), body in some:
             block = decode_block(body, file, tail.offsets[number], self._seed) if isinstance(body, bytes) else body
@@ -163,32 +212,73 @@ class Cursor:
 def merge_cursors(cursors: Sequence[Cursor], refill: Callable[[Sequence[Cursor]], object]) -> Iterator[Chunk]:
     """The newest row of each key, in key order; `cursors` are oldest first. Chunks are not empty."""
     live = list(cursors)
+    while live := _filled(live, refill):
+        yield _next_rows(live)
+
+
+def merge_with_stored(
+    cursors: Sequence[Cursor], refill: Callable[[Sequence[Cursor]], object]
+) -> Iterator[Chunk | Stored]:
+    """The rows of `merge_cursors`. Blocks that are full of rows of one segment come as they are stored, if no other
+    cursor has rows in between."""
+    live = list(cursors)
     while True:
-        for cursor in live:
-            while not cursor.keys and not cursor.ended:
-                if cursor.starved:
-                    refill([other for other in live if other.starved])
-                cursor.fill()
-        live = [cursor for cursor in live if cursor.keys]
+        if any(cursor.starved and not cursor.keys for cursor in live):
+            refill([cursor for cursor in live if cursor.starved])
+            continue
+        live = [cursor for cursor in live if cursor.keys or not cursor.ended]
         if not live:
             return
-        if len(live) == 1:
-            cursor = live[0]
-            chunk = cursor.keys, cursor.values
-            cursor.keys, cursor.values = [], []
-            yield chunk
-            continue
-        # Up to the key that the shortest look ahead has reached, nothing can come in between any more.
-        bound = min((cursor.keys[-1] for cursor in live if not cursor.ended), default=None)
-        rows: dict[bytes, bytes] = {}
-        for cursor in live:
-            keys, values = cursor.keys, cursor.values
-            if bound is None or keys[-1] <= bound:
-                rows.update(zip(keys, values, strict=True))
-                cursor.keys, cursor.values = [], []
+        low, *others = sorted(live, key=_next_key)
+        end = others[0].next_key if others else None
+        if not low.keys:
+            stored = low.take_stored(end)
+            if stored is not None:
+                yield stored
             else:
-                count = bisect_left(keys, bound + b"\x00")
-                rows.update(zip(keys[:count], values[:count], strict=True))
-                cursor.keys, cursor.values = keys[count:], values[count:]
-        keys = sorted(rows)
-        yield keys, list(map(rows.__getitem__, keys))
+                low.fill(keeping=True)
+            continue
+        if others and others[0].stays():
+            count = bisect_left(low.keys, others[0].next_key)
+            if count:
+                rows = low.keys[:count], low.values[:count]
+                low.keys, low.values = low.keys[count:], low.values[count:]
+                yield rows
+                continue
+        live = _filled(live, refill, keeping=True)
+        yield _next_rows(live)
+
+
+def _filled(
+    live: Sequence[Cursor], refill: Callable[[Sequence[Cursor]], object], keeping: bool = False
+) -> list[Cursor]:
+    """The cursors that have rows, after each has decoded some if it had none."""
+    for cursor in live:
+        while not cursor.keys and not cursor.ended:
+            if cursor.starved:
+                refill([other for other in live if other.starved])
+            cursor.fill(keeping)
+    return [cursor for cursor in live if cursor.keys]
+
+
+def _next_rows(live: Sequence[Cursor]) -> Chunk:
+    """Rows before which no others can come. Each cursor has some."""
+    if len(live) == 1:
+        cursor = live[0]
+        chunk = cursor.keys, cursor.values
+        cursor.keys, cursor.values = [], []
+        return chunk
+    # Up to the key that the shortest look ahead has reached, nothing can come in between any more.
+    bound = min((cursor.keys[-1] for cursor in live if not cursor.ended), default=None)
+    rows: dict[bytes, bytes] = {}
+    for cursor in live:
+        keys, values = cursor.keys, cursor.values
+        if bound is None or keys[-1] <= bound:
+            rows.update(zip(keys, values, strict=True))
+            cursor.keys, cursor.values = [], []
+        else:
+            count = bisect_left(keys, bound + b"\x00")
+            rows.update(zip(keys[:count], values[:count], strict=True))
+            cursor.keys, cursor.values = keys[count:], values[count:]
+    keys = sorted(rows)
+    return keys, list(map(rows.__getitem__, keys))

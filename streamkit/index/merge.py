@@ -15,9 +15,9 @@ from operator import attrgetter
 import msgspec
 
 from ..log.manifest import Manifest, Merge, Run, RunFile
-from .compaction import Rules, compact
+from .compaction import Rules, compact, keeps_data
 from .cursor import Chunk
-from .run_format import Block, SectionBuilder
+from .run_format import Block, SectionBuilder, Stored
 from .runs import Runs, Starved
 
 __all__ = [
@@ -177,7 +177,7 @@ def merge_step(runs: Runs, merge: Merge, budget: int, id: bytes, seed: int, rule
     if runs.remote:
         nexts = [_next_files(run, merge.resume, share) for run, share in zip(inputs, ahead, strict=True)]
         runs.hold([file for whole, _ in nexts for file in whole], [file for _, large in nexts for file in large])
-    source = _Limited(runs.chunks(merge.resume, _END, inputs, ahead), _READ * target)
+    source = _Limited(runs.chunks(merge.resume, _END, inputs, ahead, stored=keeps_data(rules)), _READ * target)
     oldest = inputs[-1] == runs.manifest.runs[-1]
     builder = SectionBuilder(id, seed, min(target, total) + _ROOM)
     resume = _fill(builder, compact(source, rules, oldest=oldest), target)
@@ -207,31 +207,41 @@ def _next_files(run: Run, start: bytes, share: int) -> tuple[list[RunFile], list
 class _Limited:
     """Chunks up to about so many bytes of values."""
 
-    def __init__(self, chunks: Iterator[Chunk], limit: int) -> None:
+    def __init__(self, chunks: Iterator[Chunk | Stored], limit: int) -> None:
         self.resume: bytes | None = None
         """The key to go on from, if the limit ended it early."""
         self._chunks = chunks
         self._left = limit
 
-    def __iter__(self) -> Iterator[Chunk]:
-        last = b""
+    def __iter__(self) -> Iterator[Chunk | Stored]:
+        after = b"\x00"
         try:
-            for keys, values in self._chunks:
-                yield keys, values
-                last = keys[-1]
-                self._left -= sum(map(len, values))
+            for chunk in self._chunks:
+                yield chunk
+                if isinstance(chunk, Stored):
+                    after = chunk.end
+                    self._left -= sum(map(len, chunk.blocks))
+                else:
+                    after = chunk[0][-1] + b"\x00"
+                    self._left -= sum(map(len, chunk[1]))
                 if self._left <= 0:
                     break
             else:
                 return
         except Starved:
             pass
-        self.resume = last + b"\x00"
+        self.resume = after
 
 
-def _fill(builder: SectionBuilder, chunks: Iterator[Chunk], target: int) -> bytes | None:
+def _fill(builder: SectionBuilder, chunks: Iterator[Chunk | Stored], target: int) -> bytes | None:
     """Add rows until there are about `target` bytes. The least key that is not in it, None if all are."""
-    for keys, values in chunks:
+    for chunk in chunks:
+        if isinstance(chunk, Stored):
+            builder.add_stored(chunk)
+            if builder.size >= target:
+                return chunk.end
+            continue
+        keys, values = chunk
         for at in range(0, len(keys), _SLICE):
             builder.add(keys[at : at + _SLICE], values[at : at + _SLICE])
             if builder.size >= target:

@@ -25,21 +25,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import accumulate, islice, pairwise
 from operator import add, lt
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .. import speed
 from ..checksum import crc32
-from ..compression import compress, decompress
+from ..compression import Compressor, compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
 from ..log.keys import run_key
 from ..log.manifest import RunFile
-from .subject_filter import PREFIXES, filter_of, hashes_of, read_filter
+from .subject_filter import PREFIXES, filter_of, hash_of, hashes_of, read_filter, subject_of
 
 __all__ = [
     "BLOCK_BYTES",
     "Block",
     "RunTail",
     "SectionBuilder",
+    "Stored",
     "decode_block",
     "decode_inline",
     "decode_section",
@@ -66,6 +67,8 @@ _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
 _twin: Any = speed.twin
+_SEQUENCE = 8
+"""Bytes of the sequence at the end of a data row's key."""
 _STEP = 16
 """A tail keeps the first key of every 16th block as an object of its own."""
 
@@ -95,7 +98,7 @@ def _bytes(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def _compressed(body: bytes) -> tuple[bytes, int]:
+def _compressed(body: bytes, compress: Callable[[bytes], bytes] = compress) -> tuple[bytes, int]:
     if len(body) >= _SMALL:
         packed = compress(body)
         if len(packed) < len(body) * 0.95:
@@ -189,10 +192,12 @@ def _body(keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[bytes, int]:
     return b"".join([_bytes(table), *keys, *values]), flags
 
 
-def _encode_body(rows: int, body: bytes, flags: int, start: int) -> bytes:
+def _encode_body(
+    rows: int, body: bytes, flags: int, start: int, compress: Callable[[bytes], bytes] = compress
+) -> bytes:
     """The block of so many `rows` with this body."""
     raw = len(body)
-    body, packed = _compressed(body)
+    body, packed = _compressed(body, compress)
     rest = _BLOCK_REST.pack(flags | packed, rows, raw)
     return _CRC.pack(crc32(body, crc32(rest, start))) + rest + body
 
@@ -307,6 +312,31 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> RunTail:
     return RunTail(index, starts, offsets, read_filter(data[index_bytes:at]), rows)
 
 
+class Stored(NamedTuple):
+    """Neighbouring blocks of a section as they are stored, all with rows of one segment, in which another block
+    follows."""
+
+    file: RunFile
+    tail: RunTail
+    number: int
+    """The number of the first block."""
+    blocks: list[bytes]
+
+    @property
+    def end(self) -> bytes:
+        """The first key after their rows."""
+        return self.tail.first(self.number + len(self.blocks))
+
+
+def _moved(stored: bytes, file: RunFile, offset: int, before: int, now: int) -> bytes:
+    """The block at `offset` of a section, for another place. `before` and `now` are the start values of the checksums.
+    CorruptData if it is damaged."""
+    rest = memoryview(stored)[_CRC.size :]
+    if len(stored) < _BLOCK.size or crc32(rest, before) != _CRC.unpack_from(stored)[0]:
+        _damaged(file.id, f"the block at byte {file.start + offset}, of {len(stored)} bytes")
+    return b"".join((_CRC.pack(crc32(rest, now)), rest))
+
+
 def _check_version(id: bytes, version: int) -> None:
     if version != VERSION:
         where = f"the run {run_key(id)!r}" if id else "the inline run of the head"
@@ -343,7 +373,9 @@ class SectionBuilder:
 
     def __init__(self, id: bytes, seed: int, room: int = 0) -> None:
         self._id = id
+        self._partition_seed = seed
         self._seed = _seed(id, seed)
+        self._compress = Compressor().compress
         self._data = BytesIO()
         """Head and blocks. It gives its bytes without a copy."""
         if room:
@@ -360,6 +392,9 @@ class SectionBuilder:
         self._hashes = array("I")
         self._rows = 0
         self._last = b""
+        """The last key, or one before which it is and after which the next one is, if `_copied`."""
+        self._copied: tuple[bytes, int] | None = None
+        """The last block and the start value of its checksum, if it was taken over as it is."""
         self.size = len(_HEAD)
         """Bytes so far, without the rows of the block that is not full and the tail."""
 
@@ -378,7 +413,7 @@ class SectionBuilder:
         if found is None:
             found = _section_rows(keys, values, pending, before)
         hashes, blocks = found
-        self._last = keys[-1]
+        self._last, self._copied = keys[-1], None
         self._rows += len(keys) - pending
         self._hashes.frombytes(hashes)
         at = 0
@@ -387,8 +422,36 @@ class SectionBuilder:
             at = end
         self._keys, self._values = keys[at:], values[at:]
 
+    def add_stored(self, stored: Stored) -> None:
+        """Take over blocks, whose keys are after those before. ValueError if they are not, CorruptData if a bit of one
+        has changed."""
+        file, tail, number, blocks = stored
+        first = tail.first(number)
+        if self._rows and first <= self._last:
+            raise ValueError("the keys of a run ascend")
+        self._end_block()
+        before = _seed(file.id, self._partition_seed)
+        for at, block in enumerate(blocks, number):
+            offset, start = tail.offsets[at], self._seed ^ self.size
+            moved = _moved(block, file, offset, before ^ offset, start)
+            self._rows += _BLOCK.unpack_from(moved)[2]
+            self._put(tail.first(at), moved)
+        end = stored.end
+        self._last = end[:-_SEQUENCE] + (int.from_bytes(end[-_SEQUENCE:]) - 1).to_bytes(_SEQUENCE)
+        self._copied = moved, start
+        hash = hash_of(subject_of(first))
+        if not self._hashes or self._hashes[-1] != hash:
+            self._hashes.append(hash)
+
+    def _end_block(self) -> None:
+        if self._keys:
+            self._write(self._keys[0], len(self._keys), *_body(self._keys, self._values))
+            self._keys, self._values = [], []
+
     def _write(self, first: bytes, rows: int, body: bytes, flags: int) -> None:
-        block = _encode_body(rows, body, flags, self._seed ^ self.size)
+        self._put(first, _encode_body(rows, body, flags, self._seed ^ self.size, self._compress))
+
+    def _put(self, first: bytes, block: bytes) -> None:
         self._firsts.append(first)
         self._data.write(block)
         self._lengths.append(len(block))
@@ -397,8 +460,10 @@ class SectionBuilder:
     def finish(self, more: bytes = b"") -> tuple[bytes, RunFile]:
         """The section, and `more` behind it; and its entry of the manifest without an etag. ValueError if there are no
         rows."""
-        if self._keys:
-            self._write(self._keys[0], len(self._keys), *_body(self._keys, self._values))
+        self._end_block()
+        if self._copied is not None:
+            block = _decode_block(*self._copied)
+            self._last = block.keys(block.rows - 1, block.rows)[0]
         firsts = self._firsts
         if not firsts:
             raise ValueError("a run has rows")
@@ -534,10 +599,7 @@ def renew_section(
             if renewed != values:
                 part = _encode_block(keys, renewed, now ^ size)
         if part is None:
-            rest = memoryview(stored)[_CRC.size :]
-            if len(stored) < _BLOCK.size or crc32(rest, before ^ start) != _CRC.unpack_from(stored)[0]:
-                _damaged(file.id, f"the block at byte {file.start + start}, of {len(stored)} bytes")
-            part = _CRC.pack(crc32(rest, now ^ size)) + rest
+            part = _moved(stored, file, start, before ^ start, now ^ size)
         size += made.write(part)
         lengths.append(len(part))
     firsts = [tail.first(number) for number in range(tail.blocks)]

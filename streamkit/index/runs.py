@@ -20,8 +20,8 @@ from ..log.keys import DATA, SEGMENTS, data_range, run_key, segment_key
 from ..log.manifest import Manifest, Run, RunFile
 from ..log.ranges import read_ranges
 from .block_cache import BlockCache
-from .cursor import Chunk, Cursor, Place, merge_cursors
-from .run_format import Block, RunTail, decode_block, decode_inline, decode_tail
+from .cursor import Chunk, Cursor, Place, merge_cursors, merge_with_stored
+from .run_format import Block, RunTail, Stored, decode_block, decode_inline, decode_tail
 from .subject_filter import PREFIXES, hash_of, mask_of, passing, subject_of
 
 __all__ = ["Runs", "Starved"]
@@ -501,9 +501,12 @@ class Runs:
         prefixes = PREFIXES[0], PREFIXES[2]
         return _twin.Directory(cache.blocks, cache.tails, self.partition, self._seed, open_row, runs, inline, prefixes)
 
-    def chunks(self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int]) -> Iterator[Chunk]:
+    def chunks(
+        self, start: bytes, end: bytes, runs: Sequence[Run], ahead: Sequence[int], *, stored: bool = False
+    ) -> Iterator[Chunk | Stored]:
         """Scan many rows at once, of `runs` alone (newest first), without the inline run.
 
+        With `stored`, blocks that are full of rows of one segment come as they are, where nothing is to be merged.
         `ahead` is how many bytes are read of each run at once. The cache is left alone. Where each reading is a
         request, there is one: then Starved.
         """
@@ -512,7 +515,8 @@ class Runs:
             at = _first_at(run.files, start, end)
             if at >= 0:
                 cursors.append(Cursor(run.files, at, start, end, self._seed, None, 0, bytes_ahead, False))
-        for chunk in merge_cursors(cursors, self._refill):
+        merged = merge_with_stored(cursors, self._refill) if stored else merge_cursors(cursors, self._refill)
+        for chunk in merged:
             self._sealed = self.remote
             yield chunk
 

@@ -6,7 +6,7 @@ is moved by compare-and-set. `sweep` removes the files of an upkeep that lost or
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain
@@ -296,7 +296,7 @@ def _merged(partition: Partition, head: Head, made: list[bytes], rules: Rules | 
         index = partition.open_index(head)
         assert isinstance(index, Runs)
         forgotten = forgotten_up_to(partition, head)
-        own = rules or Expiry(gone_up_to(head), forgotten).__call__
+        own = rules or Expiry(gone_up_to(head), forgotten)
         step = merge_step(index, merge, policy.merge, id, partition.seed, own)
         etag = ""
         if step.data is not None:
@@ -525,8 +525,11 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
         records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
     if not partition.remote:
         records = _worth_packing(records)
-    numbers = sorted(number for number in records if number >= head.floor.number)
-    pack = encode(partition, first, head.watermark, [(number, records[number]) for number in numbers])
+    numbers = sorted(records)
+    numbers = numbers[bisect_left(numbers, head.floor.number) :]
+    builder = PackBuilder(first, head.watermark, partial(timestamp_of, partition), seed)
+    builder.add_all(numbers, [*map(records.__getitem__, numbers)])
+    pack = builder.finish()
     most = _SHRINKS * partition.policy.inline if inline else 0
     begun, left = _begin(rows, most - sum(map(len, records.values())))
     if left >= 0:

@@ -18,10 +18,10 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
+from itertools import accumulate, count
 from itertools import compress as held
-from itertools import count
 from operator import lt
 from typing import NamedTuple, Protocol
 
@@ -29,7 +29,7 @@ import msgspec
 
 from .. import speed
 from ..checksum import crc32
-from ..compression import compress, decompress
+from ..compression import Compressor, compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
 
 __all__ = [
@@ -174,6 +174,7 @@ class PackBuilder:
         self._blocks: list[PackBlock] = []
         self._parts = [_FIRST.pack(_MAGIC, VERSION, 0, 0)]
         self._place = _FIRST.size
+        self._compress = Compressor().compress
         self._records = 0
         self._batch: list[bytes] = []
         self._size = self._begin = self._since = 0
@@ -192,6 +193,25 @@ class PackBuilder:
         self._size += length
         if length >= _LARGE:
             self._close()
+
+    def add_all(self, numbers: Sequence[int], records: list[bytes]) -> None:
+        """Add many records, as `add` does, to a pack that has none so far."""
+        lengths = [*map(len, records)]
+        if max(lengths, default=0) >= _LARGE:
+            for number, record in zip(numbers, records, strict=True):
+                self.add(number, record)
+            return
+        for number, length in zip(numbers, lengths, strict=True):
+            self._lengths[number - self._first] = length
+        self._records = len(records)
+        ends = [*accumulate(lengths, initial=0)]
+        at = 0
+        while at < len(records):
+            self._close()
+            after = bisect_right(ends, ends[at] + _RAW) - 1
+            self._begin, self._since = numbers[at], self._timestamp_of(numbers[at], records[at])
+            self._batch, self._size = records[at:after], ends[after] - ends[at]
+            at = after
 
     def add_pack(
         self, table: PackTable, data: bytes, start: int = 0, changed: Mapping[int, bytes] | None = None
@@ -228,7 +248,7 @@ class PackBuilder:
         raw = b"".join(batch)
         stored, flags = raw, 0
         if len(raw) < _LARGE or len(batch) > 1 or raw.count(0) * 2 > len(raw):
-            packed = compress(raw)
+            packed = self._compress(raw)
             if len(packed) < len(raw):
                 stored, flags = packed, _ZSTD
         crc = _block_crc(stored, self._begin, self._seed)

@@ -42,7 +42,7 @@ from streamkit.index.merge import (
     next_merge,
     plan_merge,
 )
-from streamkit.index.run_format import decode_inline, encode_inline
+from streamkit.index.run_format import SectionBuilder, decode_inline, decode_section, encode_inline
 from streamkit.log.idempotency import digest_of
 from streamkit.log.index_rows import decode_index_row, encode_index_row, join_data, piece_count
 from streamkit.log.keys import DATA, data_key, data_range, idempotency_key, run_key, segment_key
@@ -430,6 +430,75 @@ def test_rows_of_many_files_are_built_one_after_the_other() -> None:
     assert all(len(data) < 60_000 for data, _ in built)
     assert all(one.last_key < other.first_key for (_, one), (_, other) in pairwise(built))
     assert list(build_files([], [], new_id, SEED)) == []
+
+
+# --- blocks that are taken over ---
+
+
+def hot_runs(backend: Backend, chance: random.Random, runs: int) -> tuple[Manifest, Rows]:
+    """Runs in which some segments fill many blocks, some have a few rows, and some rows are in several runs."""
+    sequences: dict[str, int] = {}
+    manifest, truth = Manifest(), Rows()
+    for number in range(1, runs + 1):
+        rows = Rows()
+        for segment in ("a", "b", "hot", "hot-2", "z"):
+            first = sequences.get(segment, 1)
+            many = segment.startswith("hot") and chance.random() < 0.8
+            for sequence in range(first, first + (chance.randrange(60) if many else chance.randrange(3))):
+                rows.update([data_row(segment, number, sequence, frame=chance.choice((300, 5000)))])
+                sequences[segment] = sequence + 1
+            rows.update([segment_row(segment, number, sequences.get(segment, 1))])
+        older = [key for key in truth if key.startswith(DATA.children()[0])]
+        for key in chance.sample(older, min(len(older), chance.choice((0, 0, 3)))):
+            rows[key] = truth[key]  # of another run, too
+        manifest = manifest.with_run(put_run(backend, rows, number, number, files=chance.choice((1, 1, 3))))
+        truth.update(rows)
+    return manifest, truth
+
+
+@pytest.mark.parametrize("budget", [1, 100_000, 1 << 30])
+@pytest.mark.parametrize("seed", range(6))
+def test_full_blocks_of_a_segment_are_taken_over_as_they_are(
+    backend: Backend, seed: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    add_stored = SectionBuilder.add_stored
+    monkeypatch.setattr(
+        SectionBuilder,
+        "add_stored",
+        lambda self, stored: taken.append(len(stored.blocks)) or add_stored(self, stored),  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr(merging, "_LEAST_AHEAD", (1 << 10, 64 << 10)[seed % 2])
+    manifest, truth = hot_runs(backend, random.Random(seed), FANOUT + seed)
+    while next_merge(manifest) is not None:
+        manifest = step(backend, manifest, budget)
+        index = runs_of(backend, manifest)
+        assert pieces_of(list(index.scan(b"", b"\xff"))) == pieces_of(truth)
+        for segment in ("a", "hot", "hot-2"):
+            start, end = data_range(segment, 1)
+            wanted = {key: value for key, value in truth.items() if start <= key < end}
+            assert pieces_of(list(index.scan(start, end, segment.encode()))) == pieces_of(wanted)
+    assert sum(taken) > 20
+    for merged_run in manifest.runs:
+        for file in merged_run.files:
+            value = backend.get(PARTITION, [run_key(file.id)])[0]
+            assert value is not None
+            keys, _ = decode_section(value.data, file, SEED)
+            assert keys[-1] == file.last_key
+
+
+def test_a_damaged_block_is_not_taken_over(backend: Backend) -> None:
+    rows = dict(data_row("hot", 1, sequence, frame=5000) for sequence in range(1, 20))
+    runs = [put_run(backend, dict([data_row("other", n, n)]), n, n) for n in range(FANOUT, 1, -1)]
+    manifest = Manifest(runs=(*runs, put_run(backend, rows, 1, 1)))
+    file = manifest.runs[-1].files[0]
+    value = backend.get(PARTITION, [run_key(file.id)])[0]
+    assert value is not None
+    data = bytearray(value.data)
+    data[40] ^= 1
+    backend.put(PARTITION, run_key(file.id), bytes(data))
+    with pytest.raises(CorruptData, match="damaged"):
+        merge_step(runs_of(backend, manifest), Merge(1, FANOUT), 1 << 30, new_id(), SEED)
 
 
 # --- any sequence ---
