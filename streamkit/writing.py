@@ -42,13 +42,20 @@ class Writer:
 
     def commit_lone(self, space: str, segment: str, records: Iterable[Record]) -> SegmentStatus | None:
         """Commit what `lone` makes, as `commit_one` does. None if it makes nothing; then nothing was done."""
-        part = self.lone(space, segment, records)
+        part: Part | None = None if _twin is None else _parts.lone(space, segment, records, self._most_bytes)
         if part is None:
             return None
-        request = Request((part,))
-        committer = self.committer(space, request.parts)
-        committer.commit(request)
-        return self.status(committer.partition, segment, request)
+        known = self._shared.spaces.get(space)
+        if known is None or self._handle.closed or len(known.committers) > 1:
+            committer = self.committer(space, (part,))
+        else:
+            committer = known.committers[0]
+        made = committer.commit_alone(part)
+        if made is None:
+            request = Request((part,))
+            committer.commit(request)
+            return self.status(committer.partition, segment, request)
+        return made[5] or written(committer.partition, {segment: made[2]}, made[4], 1)[segment]
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""

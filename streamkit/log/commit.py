@@ -8,7 +8,7 @@ interrupt or another exception that is none of ours, so nothing relies on its la
 
 - it leads for as long as it holds its request's lock, which the interpreter releases however the thread leaves;
 - requests stay queued until they are done, and a transaction in flight stays noted until its outcome is known, so that
-  the next leader settles it;
+  the next leader settles it. Neither is needed for the only request of a process: nobody else waits for its outcome;
 - waking a thread up is a hint: a waiter also looks for itself, from time to time.
 """
 
@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from threading import get_ident, main_thread
+from threading import Lock, get_ident, main_thread
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -30,16 +30,18 @@ from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, 
 from ..importing import IMPORTING
 from ..reentry import Reentered, inside_backend, refused
 from ..warn import warn
+from .commit_base import LoneBase
 from .floors import join_controls
 from .freshness import Look
 from .ids import BITS, draw, made_at, new_id
+from .lone import Lone
 from .outcome import Outcome, outcome_of, tag_of
 from .partition import Partition
 from .plan import Plan
 from .policy import NEVER
 from .posted_answers import replay_answers, upkeep_owner
 from .record_format import NOBODY, VOID, Body, Header, KeyUse, decode_header, encode_transaction
-from .request import Request
+from .request import Part, Request
 from .rows import SegmentRow
 from .segment_view import counted
 from .tail import Tail
@@ -116,6 +118,15 @@ class Flight(msgspec.Struct, eq=False):
             request.leave()
 
 
+class Lead(msgspec.Struct, eq=False):
+    """Leads while a thread commits one part alone, in the place of a request."""
+
+    alive: threading.Lock
+    thread: int
+    leads: bool = True
+    done: bool = False
+
+
 def _stopped(error: BaseException) -> Unavailable:
     return Unavailable(f"the thread that was to commit was stopped by {type(error).__name__}; nothing was written")
 
@@ -148,7 +159,9 @@ class Committer:
         """Requests that are not done, and some that are."""
         self._mutex = threading.RLock()
         """Guards the queue and the leader; never held during I/O."""
-        self._leader = Request(())
+        self._holds_mutex: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
+        self._holds_lock = partition.holds_lock
+        self._leader: Request | Lead = Request(())
         """The request that leads while it is alive. Then any other may lead."""
         self._haste = 0
         """Commits before which no caller is let in, because that took long."""
@@ -173,6 +186,13 @@ class Committer:
 
     def commit(self, request: Request) -> None:
         """Commit `request`. Raises its error."""
+        if request.key is None and request.fence is None and request.control is None and len(request.parts) == 1:
+            (part,) = request.parts
+            made = self.commit_alone(part)
+            if made is not None and part.body is not None:
+                _, _, row, _, trx, request.status = made
+                request.succeed({part.segment: row}, trx, part.body.count)
+                return
         queue = self._queue
         leads = False
         try:
@@ -200,6 +220,52 @@ class Committer:
             raise request.error
         if leads or self.inbox is not None:
             self.keep_index()
+
+    def commit_alone(self, part: Part) -> Lone | None:
+        """Commit a part, as `commit` does, in a transaction of its own if this process has no other request. None if it
+        has to be committed by `commit`: then nothing was written.
+
+        Its thread leads meanwhile. No flight is noted: if the thread is stopped, the next commit finds the transaction
+        in the log.
+        """
+        partition, segment, body = self.partition, part.segment, part.body
+        if partition.remote or body is None or self._queue or self._holds_mutex() or self._holds_lock():
+            return None
+        lead = Lead(Lock(), get_ident())
+        try:
+            with lead.alive:
+                with self._mutex:
+                    if self._queue or self._flight is not None or self._leader.alive.locked():
+                        return None
+                    self._leader = lead
+                base = partition.lone_base(segment)
+                if base is not None:
+                    partition.counters["cache_hits"] += 1
+                elif partition.looks.completed and segment not in partition.cached:
+                    partition.load_statuses((segment,))
+                    base = partition.lone_base(segment)
+                if base is None or (part.expected is not None and part.expected != base[0].last_sequence):
+                    return None
+                now = partition.clock.now()
+                timestamp = partition.moments.after(now)
+                if timestamp < base[2]:
+                    timestamp = base[2]
+                made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part)
+                try:
+                    partition.backend.put(partition.key, made[0], made[1], NEXT, durable=partition.durable)
+                except StreamkitError as error:
+                    if not self._settle_alone(part, base, made, error):
+                        return None
+                partition.committed_lone(base, made, part, timestamp, body.count)
+                self._last, self._wrote = (1, len(made[1]), 1) if self._wrote else _ALL, True
+        except StoreClosed:
+            partition.mark_lost()
+            raise
+        finally:
+            if self._queue:
+                self._pass_on(lead)
+        self.keep_index()
+        return made
 
     def submit(self, request: Request) -> None:
         """Queue a request that no thread waits for. Its `wake` is called, from any thread, when it is done, or when
@@ -266,7 +332,7 @@ class Committer:
         request.thread = thread = get_ident()
         request.arrived = self.partition.looks.begun
         self.partition.check_reentry()
-        if self._mutex._is_owned():  # type: ignore[attr-defined]
+        if self._holds_mutex():
             # A signal handler calls in the middle of another call of this thread, which holds the lock.
             raise refused()
         with self._mutex:
@@ -321,7 +387,7 @@ class Committer:
         if not request.done:
             raise refused()
 
-    def _pass_on(self, request: Request) -> None:
+    def _pass_on(self, request: Request | Lead) -> None:
         """Make the first waiting request lead, if it has a thread. Requests that arrive meanwhile wait behind it."""
         with self._mutex:
             if self._leader is not request:
@@ -357,7 +423,7 @@ class Committer:
             elif self.inbox is not None:
                 self._commit(requests)
                 self.inbox.leave(len(requests))
-            elif not (self._commit_shared(requests) if len(requests) > 1 else self._commit_lone(requests[0])):
+            elif not self._commit_shared(requests):
                 self._commit(requests)
         except StreamkitError as error:
             if isinstance(error, StoreClosed):
@@ -567,58 +633,9 @@ class Committer:
             plan.ready, results, after, base.looked, key, record, count, seed, given_up=given_up, known=header
         )
 
-    def _commit_lone(self, request: Request) -> bool:
-        """Commit a request that only writes to one segment, as most do, where there is no inbox. False if it has to be
-        planned; then nothing of it was written."""
-        parts, partition = request.parts, self.partition
-        if len(parts) != 1 or request.key is not None or request.fence is not None or request.control is not None:
-            return False
-        (part,) = parts
-        segment, body = part.segment, part.body
-        if body is None:
-            return False
-        base = partition.lone_base(segment)
-        is_known = base is not None
-        if base is None and not partition.remote and partition.looks.completed and segment not in partition.cached:
-            partition.load_statuses((segment,))
-            base = partition.lone_base(segment)
-        if base is None or request.withdrawn or (self._submitted and request.abandoned):
-            return False
-        if part.expected is not None and part.expected != base[0].last_sequence:
-            return False
-        self._taken = taken = (request,)
-        partition.counters["cache_hits"] += is_known
-        now, count = partition.clock.now(), body.count
-        timestamp = partition.moments.after(now)
-        if timestamp < base[2]:
-            timestamp = base[2]
-        made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part)
-        key, record, row, _, trx, status = made
-        if self._submitted and not request.board(trx.raw_id, trx.number):
-            return False
-        after = {segment: row}
-        self._flight = flight = Flight(taken, (after,), after, base[5], key, record, count, partition.seed)
-        if request.withdrawn:
-            self._flight = None
-            flight.clear()
-            return False
-        if not self._settle(flight):
-            self._flight = None
-            flight.clear()
-            partition.counters["conflicts"] += 1
-            partition.refresh((segment,))
-            return False
-        partition.committed_lone(base, made, part, timestamp, count)
-        self._last, self._wrote = (1, len(record), 1) if self._wrote else _ALL, True
-        if not request.done:
-            request.status = status
-            request.succeed(after, trx, count)
-        self._flight = None
-        return True
-
     def _commit_shared(self, requests: Sequence[Request]) -> bool:
-        """Commit several requests as `_commit_lone` does one, if each writes to another segment. False if they have to
-        be planned; then nothing of them was written."""
+        """Commit requests that only write to one segment each, and each to another one, as most do, where there is no
+        inbox. False if they have to be planned; then nothing of them was written."""
         partition, parts, count = self.partition, [], 0
         for request in requests:
             if len(request.parts) != 1 or request.key is not None or request.fence is not None:
@@ -712,8 +729,20 @@ class Committer:
             flight.clear()
             self.partition.refresh(())
 
-    def _settle(self, flight: Flight, *, left: bool = False) -> bool:
+    def _settle_alone(self, part: Part, base: LoneBase, made: Lone, error: StreamkitError) -> bool:
+        """True if the transaction of `commit_alone` is committed although its first write ended with `error`."""
+        partition, after, body = self.partition, {part.segment: made[2]}, part.body
+        assert body is not None
+        flight = Flight((Request((part,)),), (after,), after, base[5], made[0], made[1], body.count, partition.seed)
+        if self._settle(flight, cause=error):
+            return True
+        partition.counters["conflicts"] += 1
+        partition.refresh((part.segment,))
+        return False
+
+    def _settle(self, flight: Flight, *, left: bool = False, cause: StreamkitError | None = None) -> bool:
         """Write the transaction, exactly once; False if another writer won. `left`: it may have been sent already.
+        `cause`: the error of its first write.
 
         A lost answer, and a conflict that may be one's own first try, are settled by reading the transaction back:
         own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
@@ -721,24 +750,23 @@ class Committer:
         partition = self.partition
         durable, lost = partition.durable, left
         for attempt in range(_ATTEMPTS):
-            cause: StreamkitError | None = None
-            if attempt or not left:
+            if cause is None and (attempt or not left):
                 try:
                     partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
                     return not partition.remote or self._still_counts(flight, once=not lost)
-                except Conflict as error:
-                    cause = error
-                except Ambiguous as error:
-                    cause, lost = error, True
                 except Reentered:
                     if not lost:
                         self._flight = None  # nothing was sent, and nothing of it may be
                         flight.clear()
                     raise
                 except StreamkitError as error:
-                    if lost:
-                        raise self._unknown(flight.header) from error
-                    raise
+                    cause = error
+            if isinstance(cause, Ambiguous):
+                lost = True
+            elif cause is not None and not isinstance(cause, Conflict):
+                if lost:
+                    raise self._unknown(flight.header) from cause
+                raise cause
             try:
                 value = partition.backend.get(partition.key, [flight.key])[0]
                 there = value and partition.decode_header(value.data, flight.header.number)
@@ -761,6 +789,7 @@ class Committer:
                 return False
             if cause is not None:
                 partition.clock.sleep(min(0.05 * 2**attempt, 1.0))
+            cause = None
         raise self._unknown(flight.header)
 
     def _unknown(

@@ -83,9 +83,14 @@ class LoneEncoder:
     def encode_shared(
         self, now: int, drawn: int, node: bytes, timestamp: int, base: SharedBase, parts: list[Part]
     ) -> Shared | None:
-        """The transaction after `base` that writes each of `parts` to another segment. None without the twin, and where
-        the transaction has to be made in several steps."""
-        rows, number, _, position, size, _ = base
+        """The transaction after `base` that writes each of `parts` to another segment. None where it has to be made in
+        several steps: without the twin, if there are several."""
+        rows, number, timed, position, size, looked = base
+        if len(parts) == 1:
+            key, record, row, piece, trx, status = self.encode(
+                now, drawn, node, timestamp, (rows[0], number, timed, position, size, looked), parts[0]
+            )
+            return key, record, [row], [piece], trx, [status]
         if _twin is None:
             return None
         made: Shared | None = self._compiled.encode_shared(

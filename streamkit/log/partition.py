@@ -126,7 +126,9 @@ class Partition:
         """The latest look at the log. At that time no transaction above `number` had been removed."""
         self._confirmed: Look | None = None
         """The latest look at `head`."""
-        self._refresher = Refresher(self, self._lock._is_owned)  # type: ignore[attr-defined]
+        self.holds_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        """True if the calling thread holds the lock."""
+        self._refresher = Refresher(self, self.holds_lock)
         self.looks = self._refresher.looks
         self.is_current = self._refresher.is_current
         """True if nothing was written since the last refresh. False if nobody knows, as on a remote service."""

@@ -211,16 +211,18 @@ def test_an_error_of_the_seam_is_noticed(history: History, store: Store, monkeyp
 # -- an engine that is broken on purpose ----------------------------------------------------------------------------
 
 
-def _put(self: commit.Committer, flight: commit.Flight) -> None:
+def _put(self: commit.Committer, flight: commit.Flight, cause: errors.StreamkitError | None) -> None:
+    if cause is not None:
+        raise cause
     self.partition.backend.put(self.partition.key, flight.key, flight.record, NEXT)
 
 
 def _believes_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A lost answer is taken for a yes."""
 
-    def settle(self: commit.Committer, flight: commit.Flight) -> bool:
+    def settle(self: commit.Committer, flight: commit.Flight, *, cause: errors.StreamkitError | None = None) -> bool:
         try:
-            _put(self, flight)
+            _put(self, flight, cause)
         except Ambiguous:
             return True
         except Conflict:
@@ -233,9 +235,9 @@ def _believes_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
 def _forgets_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A lost answer is taken for a no."""
 
-    def settle(self: commit.Committer, flight: commit.Flight) -> bool:
+    def settle(self: commit.Committer, flight: commit.Flight, *, cause: errors.StreamkitError | None = None) -> bool:
         try:
-            _put(self, flight)
+            _put(self, flight, cause)
         except (Ambiguous, Conflict):
             return False
         return True

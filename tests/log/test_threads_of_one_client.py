@@ -307,6 +307,7 @@ def test_what_was_refused_to_a_signal_handler_is_not_written_by_a_neighbour(
         committer = store._shared.spaces["s"].committers[0]
         neighbour = threading.Thread(target=lambda: store.produce("s", "w", [Record(b"w")]))
         commit_next, told = committer._commit_next, []
+        monkeypatch.setattr(committer, "commit_alone", lambda _: None)
 
         def handler(*_: object) -> None:
             def commit_both(own: Any) -> None:
@@ -395,7 +396,7 @@ def test_a_handler_inside_a_third_partys_backend_is_refused_and_not_waited_for()
 
         def handle() -> None:
             neighbour.start()
-            while committer._flight is None:
+            while not committer._leader.alive.locked():
                 time.sleep(0.001)
             try:
                 store.produce("s", "a", [Record(b"handler")])
@@ -428,7 +429,7 @@ def test_a_package_of_a_user_is_no_backend_whatever_its_name() -> None:
         freeing = threading.Thread(target=free)
         Guarded.lock.acquire()
         neighbour.start()
-        while committer._flight is None:
+        while not committer._leader.alive.locked():
             time.sleep(0.001)
         freeing.start()
         try:
