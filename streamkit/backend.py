@@ -41,6 +41,7 @@ __all__ = [
     "ArchiveWriter",
     "Backend",
     "Conflict",
+    "DeletesIf",
     "Discards",
     "Driver",
     "Ends",
@@ -292,6 +293,19 @@ class ArchiveWriter(Protocol):
         """Write the file at `path` below `archive_root`, durably. Its name is new; again, the data are the same.
 
         The errors of `put`; whether it was written may then be unknown.
+        """
+        ...
+
+
+@runtime_checkable
+class DeletesIf(Protocol):
+    """A backend that deletes a row only if it has an etag. Others need not: beside them, the deletion of a space may
+    delete the row of a space of the same name that another process makes at that moment."""
+
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """Remove a row if it has this etag; Conflict if it has another one.
+
+        A missing row is no error, or is Conflict. After a lost answer, call it again.
         """
         ...
 

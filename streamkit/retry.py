@@ -15,6 +15,7 @@ from .backend import (
     Ambiguous,
     Backend,
     Conflict,
+    DeletesIf,
     Etag,
     Expect,
     Grant,
@@ -208,6 +209,21 @@ class RetryingBackend:
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
         """Remove rows: see `Backend.delete`."""
         self._retry(lambda: delete_rows(self._inner, partition, keys))
+
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """See `streamkit.backend.DeletesIf`; a backend that is none deletes the row with any etag."""
+        inner = self._inner
+        if not isinstance(inner, DeletesIf):
+            self.delete(partition, [key])
+            return
+
+        def delete() -> None:
+            try:
+                inner.delete_if(partition, key, etag)
+            except Ambiguous as error:
+                raise Unavailable(f"a row may not be deleted yet: {error}") from error
+
+        self._retry(delete)
 
     def scrub(self, partition: bytes) -> str | None:
         """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""

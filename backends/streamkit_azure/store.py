@@ -86,6 +86,11 @@ class AzureBackend:
         self._clients()
         self._writer.delete(partition, keys)
 
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """See `streamkit.backend.DeletesIf`."""
+        self._clients()
+        self._writer.delete_if(partition, key, etag)
+
     def scrub(self, partition: bytes) -> str | None:
         """Remove the blobs that no row refers to any more, of all partitions: a blob does not tell its own."""
         return remove_leftovers(self._clients(), self._blobs, self._reader, self._service.account.tables)

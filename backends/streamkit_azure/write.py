@@ -101,6 +101,22 @@ class Writer:
             clients.threads.each(remove, rows)
         self._blobs.discard(blobs)
 
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """See `DeletesIf`. The row's etag names its blob."""
+        row = encode_partition(partition), encode_key(key)
+        entity, condition = etag.partition(" ")[0], MatchConditions.IfNotModified
+        if not _ETAG.fullmatch(entity):
+            raise Conflict(key)
+        with foreign(self._where, writing=True):
+            try:
+                self._clients().table.delete_entity(*row, etag=entity, match_condition=condition)
+            except HttpResponseError as error:
+                if code_of(error) not in _REFUSED:
+                    raise
+                raise Conflict(key) from None
+        if removed := Blob.of_etag(etag):
+            self._blobs.discard([removed])
+
 
 def _time(clients: Clients) -> float:
     """Seconds of the service's clock, as of its latest answer."""

@@ -264,6 +264,13 @@ class LocalBackend:
         return etag
 
     def delete(self, partition: bytes, keys: Sequence[bytes]) -> None:
+        self._delete(partition, keys)
+
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """See `streamkit.backend.DeletesIf`."""
+        self._delete(partition, [key], etag)
+
+    def _delete(self, partition: bytes, keys: Sequence[bytes], etag: Etag | None = None) -> None:
         _check_address(partition, keys)
         self._requests["delete"] += 1
         store = self._store()
@@ -273,7 +280,7 @@ class LocalBackend:
         try:
             log = store.log(partition)
             if log is not None:
-                log.delete(keys)
+                log.delete(keys, etag)
         except CorruptData as error:
             raise of_partition(error, partition) from error
 

@@ -603,11 +603,13 @@ class PartitionLog:
                     break
         return False
 
-    def delete(self, keys: Sequence[bytes]) -> None:
-        """Remove rows."""
+    def delete(self, keys: Sequence[bytes], etag: Etag | None = None) -> None:
+        """Remove rows; with `etag` one row, or Conflict if it has another etag."""
         with self.mutex():
             try:
                 self._lock()
+                if etag is not None:
+                    self._check(keys[0], etag)
                 self._delete(keys)
             except OSError as error:
                 raise system_fault(error, self.path) from error

@@ -130,6 +130,14 @@ class MemoryBackend:
         with self._service.lock():
             self._count("delete", 1)
 
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """See `streamkit.backend.DeletesIf`."""
+        _check_address(partition, [key])
+        self._request()
+        with self._service.lock():
+            self._count("delete", 1)
+            self._rows(partition).delete(key, etag)
+
     def acquire(self, name: str, ttl: float) -> Grant | None:
         if not ttl > 0:
             raise ValueError(f"ttl is more than 0 seconds, not {ttl}")

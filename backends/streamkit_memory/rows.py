@@ -55,8 +55,11 @@ class Rows:
         self._end()
         return value.etag
 
-    def delete(self, key: bytes) -> None:
-        self._end()
+    def delete(self, key: bytes, etag: Etag | None = None) -> None:
+        """Remove a row. Conflict if it has another etag than `etag`."""
+        row = self.get(key)
+        if row is not None and etag not in (None, row.etag):
+            raise Conflict(key)
         self._change = (key, None, False)
         self._end()
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from streamkit.backend import ABSENT, ANY, NEXT, Etag, Expect, Grant, Limits, Range, Row, ServiceTime, Value
-from streamkit.errors import StoreClosed
+from streamkit.errors import AccessDenied, PermanentError, StoreClosed
 
 from .bucket import MOST, Bucket, Listed
 from .connection import Connection
@@ -155,6 +155,18 @@ class S3Backend:
         names = list(dict.fromkeys(folder + encode(key) for key in keys))
         batches = [names[at : at + MOST] for at in range(0, len(names), MOST)]
         self._connection.together([partial(self._bucket.delete_all, batch) for batch in batches])
+
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """See `streamkit.backend.DeletesIf`. A service that has no conditional deletions deletes the row."""
+        self._check(partition, [key])
+        self._marker.check()
+        name = self._folder(partition) + encode(key)
+        try:
+            self._bucket.delete(name, etag=etag, key=key)
+        except AccessDenied:
+            raise
+        except PermanentError:
+            self._bucket.delete(name)
 
     def kept_copies(self) -> str | None:
         """Needs the right s3:GetBucketVersioning."""

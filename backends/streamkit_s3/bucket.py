@@ -102,10 +102,12 @@ class Bucket:
         )
         return self._etag(answer, request)
 
-    def delete(self, name: str) -> None:
-        """Remove the object, which may be missing."""
+    def delete(self, name: str, *, etag: str | None = None, key: bytes | None = None) -> None:
+        """Remove the object, which may be missing; with `etag`, Conflict, with `key`, if it has another one."""
+        request = Request("DELETE", name, write=True, conditional=etag is not None, key=key)
+        condition = {} if etag is None else {"IfMatch": etag}
         with suppress(Missing):
-            self._call("delete_object", Request("DELETE", name, write=True), Key=name)
+            self._call("delete_object", request, Key=name, **condition)
 
     def delete_all(self, names: Sequence[str]) -> None:
         """Remove up to 1000 objects, which may be missing. All are tried, then the first error is raised."""

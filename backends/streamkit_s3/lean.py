@@ -58,7 +58,7 @@ class Lean:
         return _told(answer, {"ETag": answer.headers.get("etag", "")})
 
     def delete_object(self, **parameters: Any) -> dict[str, Any]:
-        return _told(self._send("DELETE", "DELETE", self._path(parameters), "", {}, b""), {})
+        return _told(self._send("DELETE", "DELETE", self._path(parameters), "", _headers(parameters), b""), {})
 
     def delete_objects(self, **parameters: Any) -> dict[str, Any]:
         from xml.sax.saxutils import escape

@@ -46,10 +46,15 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
     return len(gone)
 
 
-def drop_inbox(backend: Backend, space: str, partition: int) -> None:
-    """Remove every message: the log has ended."""
+def drop_inbox(backend: Backend, space: str, partition: int, incarnation: bytes) -> None:
+    """Remove every message to a space, whose log has ended, and to earlier spaces of its name.
+
+    `incarnation`: that of the space; empty if it is not known: then messages to later spaces go too.
+    """
     key = bytes(inbox_key(space, partition))
-    _delete(backend, key, _keys(backend, key))
+    messages = _keys(backend, key)
+    last = incarnation or b"\xff"
+    _delete(backend, key, [message for message in messages if message[: len(last)] <= last])
 
 
 def _keys(backend: Backend, key: bytes) -> list[bytes]:

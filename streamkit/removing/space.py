@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
-from ..backend import Backend, Discards, Scrubs
-from ..errors import UNREADABLE, StoreClosed
+from ..backend import Backend, Conflict, DeletesIf, Discards, Scrubs
+from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..index.upkeep import move_head
 from ..index.verify import is_lost
 from ..log.inbox_cleanup import drop_inbox
-from ..log.keys import CATALOG, HEAD, partition_key, space_key
+from ..log.keys import ARCHIVE, CATALOG, GRACE, HEAD, partition_key, space_key
 from ..log.log_end import earlier_ends, end_log
 from ..log.partition import Partition
+from ..log.rows import Head, Settings, decode_row
 from ..retry import attempts, delete_rows
 from ..space import catalog_row
 from ..warn import warn
@@ -26,28 +28,77 @@ _LATER = 0.002
 """Seconds, so that a space of the same name gets a later incarnation."""
 
 
+class _Replaced(Exception):
+    """Another process has deleted the space meanwhile, and may have made it again."""
+
+
 def delete_space(
     backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]
 ) -> None:
     """The next call completes an interrupted one: the space exists until the end, and refuses writes.
 
-    A damaged partition is removed too. Its log may get no end: then a process that has it open does not notice.
+    A damaged partition is removed too. Its log may get no end: then a process that has it open does not notice. Nothing
+    is removed of a space of the same name that another process makes meanwhile.
     """
+    with suppress(_Replaced):
+        _delete(backend, space, partitions, delete_archive)
+    time.sleep(_LATER)
+
+
+def _delete(backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]) -> None:
+    first = partitions[0]
     kept = [_end(partition) for partition in partitions]
+    _check_own(first)
     delete_archive()
     for partition, ends in reversed(list(zip(partitions, kept, strict=True))):
-        damaged = ends is None or not _remove_rows(backend, partition, ends)
+        damaged = ends is None or not _remove_rows(backend, first, partition, ends)
         if backend.limits.remote:
-            drop_inbox(backend, space, partition.partition)
+            drop_inbox(backend, space, partition.partition, first.settings.incarnation)
         if not partition.partition:
             # The catalog goes before the first head: a listed space without a head would read as a new one.
-            delete_rows(backend, bytes(CATALOG), [bytes(space_key(space))])
+            _delete_row(backend, first, bytes(CATALOG), bytes(space_key(space)))
+            _check_own(first)
             delete_archive()  # an archiver may have been at work until now
         if damaged:
-            _discard(backend, partition)
+            _discard(backend, first, partition)
         else:
-            delete_rows(backend, partition.key, [bytes(HEAD)])
-    time.sleep(_LATER)
+            _delete_row(backend, first, partition.key, bytes(HEAD))
+
+
+def _check_own(first: Partition) -> None:
+    """Raise _Replaced if the first partition's head is gone, or belongs to a later space. What was read before belongs
+    to this one otherwise, because a process that makes a space puts the head before all else."""
+    with suppress(*UNREADABLE):  # a damaged one is this space's
+        value = first.backend.get(first.key, [bytes(HEAD)])[0]
+        if value is None:
+            replaced = first.head_etag is not None
+        else:
+            replaced = decode_row(Head, HEAD, value.data).settings.incarnation != first.settings.incarnation
+        if replaced:
+            raise _Replaced
+
+
+def _delete_row(backend: Backend, first: Partition, partition: bytes, key: bytes) -> None:
+    """Delete a row, but not one that another process has put for a later space."""
+    for _ in attempts(first.clock):
+        value = backend.get(partition, [key])[0]
+        if value is None:
+            return
+        _check_own(first)
+        if partition == bytes(CATALOG):
+            # The row of a later space comes before its head.
+            with suppress(*UNREADABLE):
+                if decode_row(Settings, key, value.data).incarnation > first.settings.incarnation:
+                    return
+        try:
+            if isinstance(backend, DeletesIf):
+                backend.delete_if(partition, key, value.etag)
+            else:
+                delete_rows(backend, partition, [key])
+            return
+        except Conflict:
+            continue
+    raise Unavailable(f"space {first.space!r}: other processes write to it all the time; delete it again")
 
 
 def has_remains(backend: Backend, space: str) -> bool:
@@ -77,10 +128,10 @@ def _end(partition: Partition) -> set[bytes] | None:
         return None
 
 
-def _remove_rows(backend: Backend, partition: Partition, ends: set[bytes]) -> bool:
+def _remove_rows(backend: Backend, first: Partition, partition: Partition, ends: set[bytes]) -> bool:
     """Remove all rows but the head and `ends`. False if the storage cannot read them."""
     try:
-        _delete_all(backend, partition, {bytes(HEAD), *ends})
+        _delete_all(backend, first, partition, {bytes(HEAD), *ends})
         if not backend.limits.remote:
             _clear_head(partition)
         if isinstance(backend, Scrubs):
@@ -92,30 +143,34 @@ def _remove_rows(backend: Backend, partition: Partition, ends: set[bytes]) -> bo
 
 def _clear_head(partition: Partition) -> None:
     """Remove entries from the head. It is deleted after the scrub, which would leave its bytes in a local file."""
-    for _ in attempts(partition.clock):
-        try:
+    with suppress(StoreClosed):  # another process deletes it at the same time
+        for _ in attempts(partition.clock):
             partition.read_head()
-        except StoreClosed:
-            return  # another process deletes it at the same time
-        head = partition.head
-        if not head.manifest.inline and not head.pack:
-            return
-        manifest = replace(head.manifest, inline=b"", inline_first=0, inline_last=0)
-        if move_head(partition, head, replace(head, manifest=manifest, pack=b""), []):
-            return
+            head = partition.head
+            if not head.manifest.inline and not head.pack:
+                return
+            manifest = replace(head.manifest, inline=b"", inline_first=0, inline_last=0)
+            if move_head(partition, head, replace(head, manifest=manifest, pack=b""), []):
+                return
 
 
-def _discard(backend: Backend, partition: Partition) -> None:
+def _discard(backend: Backend, first: Partition, partition: Partition) -> None:
     """Remove the rows of a damaged partition, its head included."""
+    _check_own(first)
     if isinstance(backend, Discards):
         backend.discard(partition.key)
     else:
-        _delete_all(backend, partition, set())
+        _delete_all(backend, first, partition, set())
 
 
-def _delete_all(backend: Backend, partition: Partition, kept: set[bytes]) -> None:
+def _delete_all(backend: Backend, first: Partition, partition: Partition, kept: set[bytes]) -> None:
     kept = kept | earlier_ends(partition)
-    rows = list(backend.scan(partition.key, b"\x00", b"\xff" * 300, values=False))
-    keys = [row.key for row in rows if row.key not in kept]
-    for at in range(0, len(keys), _KEYS):
-        delete_rows(backend, partition.key, keys[at : at + _KEYS])
+    keys = {row.key for row in backend.scan(partition.key, b"\x00", b"\xff" * 300, values=False)} - kept
+    _check_own(first)
+    # A later space has these keys too.
+    again = keys & {bytes(HEAD), bytes(ARCHIVE), bytes(GRACE)}
+    own = sorted(keys - again)
+    for at in range(0, len(own), _KEYS):
+        delete_rows(backend, partition.key, own[at : at + _KEYS])
+    for key in again:
+        _delete_row(backend, first, partition.key, key)

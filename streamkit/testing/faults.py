@@ -20,6 +20,7 @@ from ..backend import (
     ANY,
     Backend,
     Conflict,
+    DeletesIf,
     Driver,
     Etag,
     Expect,
@@ -158,6 +159,15 @@ class FaultyBackend:
             self.faults.end(turn, f"Unavailable after {effect}", turn.fault)
             raise Unavailable("injected: some rows could not be deleted")
         self.faults.perform(turn, lambda: self.inner.delete(partition, keys))
+
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        """Delete a row with this etag, as the plan allows: see `DeletesIf.delete_if`."""
+        inner = self.inner
+        turn = self._begin("delete", f"{partition!r} {key!r} {etag}", (Fault.PARTIAL, Fault.CRASH_PARTIAL))
+        if isinstance(inner, DeletesIf):
+            self.faults.perform(turn, lambda: inner.delete_if(partition, key, etag))
+        else:
+            self.faults.perform(turn, lambda: inner.delete(partition, [key]))
 
     def scrub(self, partition: bytes) -> str | None:
         """Remove replaced values, as the plan allows: see `Scrubs.scrub`."""

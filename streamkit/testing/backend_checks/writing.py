@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from unittest import SkipTest
 
-from ...backend import ABSENT, ANY, NEXT, Conflict
+from ...backend import ABSENT, ANY, NEXT, Conflict, DeletesIf
 from .subject import Subject, hold, refuses, same
 
 __all__ = ["Writing"]
@@ -50,6 +52,24 @@ class Writing(Subject):
         hold(old != new, "the etag did not change with the value")
         refuses(Conflict, lambda: self.backend.put(P, b"k", b"mine", old), "a put with an old etag")
         same(self.data(P, b"k"), b"new", "the row after a refused Put")
+
+    def test_a_row_is_deleted_if_it_has_the_etag(self) -> None:
+        """`delete_if` deleted a row with another etag, or left one with this etag."""
+        backend, other = self.backend, self.stranger()
+        if not isinstance(backend, DeletesIf):
+            raise SkipTest("a backend need not delete with a precondition")
+        for size in (3, 200_000):
+            old = backend.put(P, b"k", b"x" * size)
+            new = other.put(P, b"k", b"y" * size)
+            refuses(Conflict, partial(backend.delete_if, P, b"k", old), "a deletion with an old etag")
+            same(self.data(P, b"k"), b"y" * size, "the row after a refused deletion")
+            backend.delete_if(P, b"k", new)
+            same(self.content(P), {}, "the partition after a deletion with the row's etag")
+            with suppress(Conflict):
+                backend.delete_if(P, b"k", new)
+            backend.put(P, b"k", b"z", ABSENT)
+            refuses(Conflict, partial(backend.delete_if, P, b"k", new), "a deletion with an etag of a deleted row")
+            backend.delete(P, [b"k"])
 
     def test_a_put_with_an_etag_creates_nothing(self) -> None:
         """A put with an etag made a row that was not there."""

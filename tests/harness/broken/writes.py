@@ -178,3 +178,12 @@ class DeletesWhatIsThere(Sound):
             if value is None:
                 raise PermanentError(f"there is no row {key!r}")
         self.inner.delete(partition, keys)
+
+
+class DeletesAnyEtag(Sound):
+    """A deletion with an etag deletes the row that is there."""
+
+    caught_by = "test_a_row_is_deleted_if_it_has_the_etag"
+
+    def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
+        self.inner.delete(partition, [key])

@@ -1,0 +1,173 @@
+"""Another process deletes a space, and makes it again, at any moment of a deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from fix_covered import EXHAUSTIVE
+
+import streamkit_local
+from streamkit import Record, Store
+from streamkit.backend import Backend, Driver
+from streamkit.client import Client
+from streamkit.clock import SYSTEM_CLOCK
+from streamkit.errors import StoreClosed
+from streamkit.log.keys import CATALOG, partition_key, space_key
+from streamkit.store import inner
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
+
+SPACE = "a"
+HEAD_OF_SPACE = bytes(partition_key(SPACE, 0))
+CALLS = {"get", "read", "scan", "put", "delete", "delete_if", "scrub"}
+Before = Callable[[bytes], None]
+
+
+class _Watched:
+    """A backend that tells the partition of each call before it."""
+
+    def __init__(self, inner: Backend, before: Before) -> None:
+        self._inner, self._before = inner, before
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in CALLS:
+            return found
+
+        def call(partition: bytes, *args: Any, **kwargs: Any) -> Any:
+            self._before(partition)
+            return found(partition, *args, **kwargs)
+
+        return call
+
+
+class World:
+    """A root with a filled space, and processes."""
+
+    def __init__(self, kind: str, path: Path, partitions: int) -> None:
+        self.kind, self.path, self.name, self.id = kind, path, uuid4().hex, uuid4()
+        self.clock = SYSTEM_CLOCK if kind == "local" else ManualClock(1_800_000_000.0)
+        self.make(self.process(), partitions)
+
+    def _driver(self) -> Driver:
+        if self.kind == "local":
+            return streamkit_local.connect((self.path / self.name).as_uri(), timeout=30.0)
+        return MemoryDriver(self.name, remote=self.kind == "remote", clock=self.clock, sleep=self.clock.sleep)
+
+    def process(self, before: Before = lambda partition: None) -> Store:
+        driver = self._driver()
+        opened = driver.open
+        driver.open = lambda store: _Watched(opened(store), before)  # type: ignore[method-assign, assignment, return-value]
+        return Client("memory://", driver, 30.0, None, 64 << 20, self.clock, None).store(self.id)
+
+    def make(self, store: Store, partitions: int) -> None:
+        store.create_space(SPACE, partitions)
+        for at in range(70):
+            store.produce(SPACE, f"s{at % 5}", [Record(b"%d" % at)])
+        store.maintain()
+        store.produce(SPACE, "s1", [Record(b"last")])
+
+
+class Deletion:
+    """A deletion, and something that happens before its nth call after it has found the space."""
+
+    def __init__(self, world: World, at: int = -1, action: Callable[[Store], None] = lambda store: None) -> None:
+        self._world, self._at, self._action = world, at, action
+        self._found = self._acting = False
+        self.calls = 0
+        with world.process(self._before) as store:
+            store.delete_space(SPACE)
+
+    def _before(self, partition: bytes) -> None:
+        if self._found and not self._acting:
+            self.calls += 1
+            if self.calls == self._at + 1:
+                self._acting = True
+                self._action(self._world.process())
+                self._acting = False
+        self._found = self._found or partition == HEAD_OF_SPACE
+
+
+def entries(store: Store) -> int:
+    return len(list(store.consume_space(SPACE)))
+
+
+@pytest.mark.exhaustive_only("memory")
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("kind", ["memory", "remote", "local"])
+def test_a_space_that_is_made_again_within_a_deletion_stays_whole(
+    tmp_path: Path, kind: str, partitions: int, covered: Callable[[str, int], None]
+) -> None:
+    calls = Deletion(World(kind, tmp_path, partitions)).calls
+    chosen = range(calls) if EXHAUSTIVE else [*range(0, calls - 4, max(1, calls // 6)), *range(calls - 4, calls)]
+    for at in chosen:
+        world = World(kind, tmp_path, partitions)
+
+        def make_again(store: Store, world: World = world) -> None:
+            store.delete_space(SPACE)
+            world.make(store, 3 - partitions)
+
+        Deletion(world, at, make_again)
+        other = world.process()
+        assert entries(other) == 71, f"call {at} of {calls}"
+        assert list(other.get_spaces()) == [SPACE]
+        assert other.verify().findings == ()
+        assert other.produce(SPACE, "new", [Record(b"x")]).last_sequence == 1
+        other.delete_space(SPACE)
+        assert other.verify().findings == ()
+        assert list(other.get_spaces()) == []
+    covered("spaces made again within a deletion", len(chosen))
+
+
+@pytest.mark.exhaustive_only("memory")
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("kind", ["memory", "remote", "local"])
+@pytest.mark.parametrize("use", ["delete", "make"])
+def test_a_deletion_ends_whatever_another_process_does_with_the_space(
+    tmp_path: Path, kind: str, partitions: int, use: str, covered: Callable[[str, int], None]
+) -> None:
+    calls = Deletion(World(kind, tmp_path, partitions)).calls
+    chosen = range(calls) if EXHAUSTIVE else [*range(2, calls - 4, max(1, calls // 4)), *range(calls - 4, calls)]
+    for at in chosen:
+        world, made = World(kind, tmp_path, partitions), False
+
+        def act(store: Store, world: World = world) -> None:
+            nonlocal made
+            if use == "delete":
+                store.delete_space(SPACE)
+            else:
+                with suppress(StoreClosed):  # the space refuses writes until the end
+                    world.make(store, partitions)
+                    made = True
+
+        Deletion(world, at, act)
+        other = world.process()
+        assert entries(other) in ((0, 71) if made else (0,)), f"call {at} of {calls}"
+        assert other.verify().findings == ()
+        assert other.produce(SPACE, "new", [Record(b"x")]).last_sequence == 1
+        assert other.verify().findings == ()
+    covered("acts of another process within a deletion", len(chosen))
+
+
+@pytest.mark.parametrize("kind", ["remote", "local"])
+def test_a_space_that_is_listed_again_before_its_old_head_is_gone_stays_listed(tmp_path: Path, kind: str) -> None:
+    """Another deletion was stopped after it had removed the space from the list."""
+    calls = Deletion(World(kind, tmp_path, 1)).calls
+
+    def list_again(store: Store) -> None:
+        inner(store).backend.delete(bytes(CATALOG), [bytes(space_key(SPACE))])
+        store.create_space(SPACE, 3)
+
+    for at in range(calls - 9, calls - 1):
+        world = World(kind, tmp_path, 1)
+        Deletion(world, at, list_again)
+        other = world.process()
+        assert list(other.get_spaces()) == [SPACE], f"call {at} of {calls}"
+        assert other.produce(SPACE, "new", [Record(b"x")]).last_sequence == 1
+        assert other.space_settings(SPACE).partitions == 3
+        assert other.verify().findings == ()
