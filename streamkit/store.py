@@ -1135,8 +1135,9 @@ class Store:
         name the wrong row, or the file, as `archive/…`. A space that cannot be read is a finding too, and the others
         are checked all the same. Internal spaces hold the state of groups, queues, views and routes. They are checked
         too, but the counts are those of the user's own spaces. PermanentError if `space` does not exist, so that a
-        mistyped name does not look sound. MissingDependency if there is an archive and the extra `archive` is not
-        installed.
+        mistyped name does not look sound. A store that nobody has written to has no findings and 0 transactions. So
+        look at the counts if its UUID may be wrong. MissingDependency if there is an archive and the extra `archive` is
+        not installed.
         """
         from .index.verify import verify_spaces
 

@@ -51,7 +51,7 @@ class Copies:
     def clean_deleted(self, space: str) -> Rewritten:
         """Erase the remains of a deleted space: published views, and texts of failures."""
         if not self._shared.exists(space):
-            return self._delete_published().plus(self._forget_failures(space, lambda segment, sequence: True))
+            return self._delete_published(space).plus(self._forget_failures(space, lambda segment, sequence: True))
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
         return Rewritten(unreached=(f"{text}. Erase again then",))
 
@@ -90,12 +90,16 @@ class Copies:
         # over.
         return bool(partition.head.archived) or self._shared.has_archive(partition.space)
 
-    def _delete_published(self) -> Rewritten:
-        """Delete published views, because they may hold erased entries. The next `publish` writes new ones."""
-        from ..views.publish import delete_published
+    def _delete_published(self, space: str | None = None) -> Rewritten:
+        """Delete published views, because they may hold erased entries. The next `publish` writes new ones.
+
+        `space`: only views of this space; they are read for that.
+        """
+        from ..views.publish import delete_published, delete_published_of
 
         try:
-            return Rewritten(views=delete_published(self._store))
+            count = delete_published(self._store) if space is None else delete_published_of(self._store, space)
+            return Rewritten(views=count)
         except MissingDependency as error:
             text = f"published views of the store {self._store.id}, if any, still hold erased entries: {error}"
             warn("%s", text)

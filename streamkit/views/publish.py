@@ -20,10 +20,10 @@ from urllib.parse import unquote
 import msgspec
 
 from ..compression import decompress_pieces, load_zstd
-from ..errors import MissingDependency, PermanentError, StreamkitError
+from ..errors import UNREADABLE, MissingDependency, PermanentError, StreamkitError
 from ..store import Store, inner
 from ..warn import warn
-from .database import mapped
+from .database import mapped, open_reader, read_state
 from .files import writing
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Snapshots",
     "default_path",
     "delete_published",
+    "delete_published_of",
     "published_views",
     "sweep_published",
 ]
@@ -151,6 +152,39 @@ def delete_published(store: Store, name: str | None = None) -> int:
         return 0
 
 
+def delete_published_of(store: Store, space: str) -> int:
+    """Remove the published databases of all views of a space, and return their count.
+
+    They are read for that. One that cannot be read is removed too.
+    """
+    try:
+        place = _place(*_directory(store, "_published"))
+        found = [(path, size) for path, size in place.paths() if path.endswith(_SUFFIX)]
+    except PermanentError:
+        return 0
+    gone = [path for path, size in found if _may_hold(place, path, size, space)]
+    for path in gone:
+        place.delete(path)
+    return len(gone)
+
+
+def _may_hold(place: _Files | _Objects, path: str, size: int, space: str) -> bool:
+    """True if a published database holds entries of a space, or cannot be read."""
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
+        try:
+            file.writelines(decompress_pieces(place.read(path), _LEAST + _RATIO * size))
+            file.flush()
+            with contextlib.closing(open_reader(file.name)) as db:
+                state = read_state(db, file.name)
+        except FileNotFoundError:  # another process has removed it
+            return False
+        except (*UNREADABLE, ValueError, sqlite3.Error):
+            return True
+    return state is None or space in state.spaces
+
+
 def sweep_published(store: Store) -> None:
     """Remove what stopped processes did not publish to the end, of all views of the store."""
     with contextlib.suppress(PermanentError, MissingDependency):
@@ -164,7 +198,7 @@ def published_views(store: Store) -> dict[str, int]:
     from ..archive.location import space_name
 
     try:
-        paths = _place(*_directory(store, "_published")).paths()
+        paths = [path for path, _ in _place(*_directory(store, "_published")).paths()]
     except (PermanentError, MissingDependency):
         return {}
     counts: dict[str, int] = {}
@@ -274,13 +308,15 @@ class _Files:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(self._directory, name))
 
-    def paths(self) -> list[str]:
-        """List all files below the directory."""
-        return [
-            os.path.relpath(os.path.join(directory, name), self._directory)
-            for directory, _, names in os.walk(self._directory)
-            for name in names
-        ]
+    def paths(self) -> list[tuple[str, int]]:
+        """List all files below the directory, with their sizes."""
+        found: list[tuple[str, int]] = []
+        for directory, _, names in os.walk(self._directory):
+            for name in names:
+                path = os.path.join(directory, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((os.path.relpath(path, self._directory), os.path.getsize(path)))
+        return found
 
     def clear(self, suffix: str) -> int:
         count = 0
@@ -351,8 +387,8 @@ class _Objects:
         with self._files.mapped(), contextlib.suppress(FileNotFoundError):
             self._system.delete_file(name)
 
-    def paths(self) -> list[str]:
-        return [info.path for info in self._list(True)]
+    def paths(self) -> list[tuple[str, int]]:
+        return [(info.path, int(info.size or 0)) for info in self._list(True)]
 
     def clear(self, suffix: str) -> int:
         found = [info.path for info in self._list(True) if info.path.endswith(suffix)]

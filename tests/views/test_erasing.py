@@ -16,7 +16,8 @@ import pytest
 import streamkit
 from streamkit import Entry, Record
 from streamkit.errors import Unavailable
-from streamkit.views import Index, Latest, Links, Query, Search, Vectors, View
+from streamkit.views import Index, Latest, Links, Query, Search, Vectors, View, publish
+from streamkit.views.publish import published_views
 
 MAKES: dict[str, Callable[[], View]] = {
     "index": lambda: Index(lambda entry: entry.payload.decode()),
@@ -199,3 +200,31 @@ def test_two_processes_may_remove_what_was_published_at_the_same_time(
                 patch.setattr(os, "unlink", late)
                 assert store.erase("log", "s", first=2, last=2).entries == 1
             assert not list(tmp_path.rglob("*.sqlite.zst"))
+
+
+@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.s3)])
+def test_an_erasure_in_a_space_that_does_not_exist_removes_published_views_of_that_space_alone(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("deltalake")
+    url = f"file://{tmp_path / 'root'}" if kind == "local" else request.getfixturevalue("s3_bucket").url("views")
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        for space in ("gone", "kept"):
+            store.produce(space, "s", [Record(b"secretword")])
+        views = {"gone": ["gone"], "both": ["kept", "gone"], "kept": ["kept"], "damaged": ["kept"]}
+        for name, spaces in views.items():
+            with store.view(name, Index(lambda entry: entry.payload.decode()), spaces, tmp_path / name) as view:
+                view.publish()
+        assert store.erase("gnoe", "s").views == 0
+        assert published_views(store) == dict.fromkeys(views, 1)
+        store.delete_space("gone")
+        assert store.erase("gone", "s", dry_run=True).views == 0
+        report = store.erase("gone", "s")
+        assert (report.views, report.unreached) == (2, ())
+        assert published_views(store) == {"kept": 1, "damaged": 1}
+        place = publish._place(*publish._directory(store, "_published", "damaged"))
+        ((name, _),) = place.names()
+        place.write(name, iter([b"not a database"]))
+        assert store.erase("gone", "s").views == 1
+        assert published_views(store) == {"kept": 1}
