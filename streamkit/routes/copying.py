@@ -8,6 +8,8 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from ..arguments import completed
+from ..errors import PermanentError
+from ..log.validate import prepare
 from ..model import Entry, Record
 from ..names import check_name
 
@@ -17,6 +19,9 @@ FROM = "streamkit.from"
 """Metadata of a copy: its original, as `store/space/segment/sequence?route=name.generation`, percent-encoded."""
 VIA = "streamkit.via"
 """Metadata of a copy: the spaces that it has passed, as `store/space`, percent-encoded, separated by spaces."""
+
+_MUCH = 8 << 10
+"""Characters of metadata. With more, a copy with its marks may have more metadata than a record can have."""
 
 Where = Callable[[Entry], bool]
 Segment = Callable[[Entry], str] | str
@@ -47,7 +52,9 @@ class Rules:
         where: Where | None,
         segment: Segment | None,
         transform: Transform | None,
+        most_bytes: int,
     ) -> None:
+        self._most_bytes = most_bytes
         self._source = source
         self._target = target
         self._suffix = f"?route={route}"
@@ -95,13 +102,22 @@ class Rules:
                     if changed is None:
                         continue
                     payload, metadata = _changed(changed, metadata)
+                large = len(payload) > self._most_bytes
+                if metadata and not large:
+                    large = len("".join([*metadata, *metadata.values()])) > _MUCH
             except Exception as error:
                 raise Failed(entry, error) from error
             if entry.segment != name:
                 name = entry.segment
                 path = self._path(name)
             marks = {FROM: f"{path}{entry.sequence}{suffix}", VIA: via}
-            found.append((target, Record(payload, {**metadata, **marks} if metadata else marks), len(payload)))
+            record = Record(payload, {**metadata, **marks} if metadata else marks)
+            if large:
+                try:
+                    prepare([record], None, self._most_bytes)
+                except PermanentError as error:
+                    raise Failed(entry, error) from error
+            found.append((target, record, len(payload)))
         return found
 
 

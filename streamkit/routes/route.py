@@ -263,7 +263,8 @@ class Route:
 
     def _rules(self, state: RouteState) -> Rules:
         source, target = place_of(self._store.id, self.source), place_of(self._target_store.id, self.target)
-        return Rules(source, target, f"{self.name}.{state.generation}", *self._functions)
+        most = inner(self._target_store).most_bytes
+        return Rules(source, target, f"{self.name}.{state.generation}", *self._functions, most)
 
     def _passed_on(self, state: RouteState, entries: list[Entry]) -> Copies | None:
         """Return the copies of `entries`; None if the route is paused, before the entry that failed."""
@@ -306,7 +307,8 @@ class Route:
         Each partition of the target gets one transaction for a batch, whole or not at all. After a crash, that tells
         which part of a batch was copied, even if some of its source was removed meanwhile.
         """
-        for part, found in _pieces(self._rules(state), entries, copies):
+        most = min(_BYTES, inner(self._target_store).most_bytes)
+        for part, found in _pieces(self._rules(state), entries, copies, most):
             end = after({self.source: state.position}, part)[self.source]
             if not found:
                 state = msgspec.structs.replace(state, position=end)
@@ -528,16 +530,16 @@ def _done(state: RouteState) -> RouteState:
     return msgspec.structs.replace(state, position=batch.end, batch=None, copied=state.copied + batch.copied)
 
 
-def _pieces(rules: Rules, entries: list[Entry], copies: Copies) -> Iterator[tuple[list[Entry], Copies]]:
-    """Entries that follow each other with their copies, together no larger than a transaction should be."""
-    if sum([copy[2] for copy in copies]) <= _BYTES:
+def _pieces(rules: Rules, entries: list[Entry], copies: Copies, most: int) -> Iterator[tuple[list[Entry], Copies]]:
+    """Entries that follow each other with their copies, together at most `most` bytes if they are several."""
+    if sum([copy[2] for copy in copies]) <= most:
         yield entries, copies
         return
     begin = first = at = size = 0
     for number, entry in enumerate(entries):
         if at == len(copies) or (copies[at][1].metadata or {})[FROM] != rules.mark(entry):
             continue  # it is left out
-        if size and size + copies[at][2] > _BYTES:
+        if size and size + copies[at][2] > most:
             yield entries[begin:number], copies[first:at]
             begin, first, size = number, at, 0
         size += copies[at][2]

@@ -10,6 +10,7 @@ from ..archive.lost import LostLog
 from ..errors import CorruptData, MissingDependency, PermanentError, UnsupportedVersion
 from ..log.batches import Bounds
 from ..log.rows import Settings
+from ..model import Entry
 from ..names import InternalName
 from ..store import inner
 from .log import IntactLog, Transaction
@@ -57,8 +58,12 @@ class ArchivedPart:
             try:
                 batches = self._archive.transactions(self._view, (start, 0), high, Bounds(gaps="skip"))
                 for number, group in groupby(batches, key=lambda batch: batch.number):
-                    frames = [batch.entries for batch in group if batch.entries]
-                    yield number, Transaction(None, frames)
+                    # The archive gives a large frame as several batches.
+                    frames: dict[str, list[Entry]] = {}
+                    for batch in group:
+                        if batch.entries:
+                            frames.setdefault(batch.entries[0].segment, []).extend(batch.entries)
+                    yield number, Transaction(None, list(frames.values()))
                     first = number + 1
             except (CorruptData, UnsupportedVersion) as error:
                 self.problem = f"the archive cannot be read: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from fix_stores import Subject
@@ -43,6 +43,22 @@ def test_a_target_that_is_full_pauses_the_route_and_loses_nothing(subject: Subje
     other.resume()
     assert (other.catch_up().state, other.status().copied) == ("current", 7)
     assert read(store, "b") == ["2", "3", "4", "5", "6"]
+
+
+def test_a_record_that_is_too_large_for_the_target_is_named_and_can_be_left_out(subject: Subject) -> None:
+    """A copy has more metadata than its original, and its target may have lower limits."""
+    store = subject.store
+    target = Client("small://", MEMORY["memory"](StillClock()), 5.0, None, 1000, StillClock()).store(uuid4())
+    store.produce("a", "s", [Record(b"1"), Record(b"2", {"k": "v" * 65_535}), Record(b"3" * 2000), Record(b"4" * 900)])
+    store.produce("a", "s", [Record(b"5" * 900)])
+    route = store.route("copy", "a", "b", target_store=target)
+    for sequence, error in (2, "metadata"), (3, "a record of 2000 bytes"):
+        failure = route.catch_up().error
+        assert failure is not None
+        assert (failure.segment, failure.sequence, error in failure.error) == ("s", sequence, True)
+        route.resume(skip=True)
+    assert (route.catch_up().state, route.status().skipped) == ("current", 2)
+    assert [payload[:1] for payload in read(target, "b")] == ["1", "4", "5"]
 
 
 def test_a_disk_that_is_full_is_waited_for(subject: Subject) -> None:

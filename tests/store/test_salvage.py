@@ -189,6 +189,18 @@ def test_archived_transactions_are_salvaged_too(tmp_path: Path) -> None:
         assert len(wanted) - len(found) in (0, 3)
 
 
+def test_an_archived_transaction_of_many_entries_is_salvaged_whole(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    with streamkit.connect(tmp_path.as_uri()) as client, client.store(uuid4()) as store:
+        with store.transaction(SPACE) as trx:
+            for segment in "a", "b":
+                trx.produce(segment, [Record(b"%d" % number) for number in range(10_000)])
+        store.archive(SPACE)
+        assert store.salvage(SPACE, "new").entries == 20_000
+        assert content(store, "new") == content(store, SPACE)
+        assert {entry.trx.number for entry in store.consume_space("new")} == {1}
+
+
 # -- verify ----------------------------------------------------------------------------------------------------------
 
 
