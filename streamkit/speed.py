@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["INTERFACE", "codec", "twin"]
 
-INTERFACE = 7
+INTERFACE = 8
 """The version of the calls. A twin with another one is not used."""
 
 

@@ -26,12 +26,12 @@ const BLOCK: usize = 4096;
 const MOST: usize = 4 << 20;
 
 /// msgpack as msgspec writes it: every value in as few bytes as possible.
-struct Output {
-    bytes: Vec<u8>,
+pub struct Output {
+    pub bytes: Vec<u8>,
 }
 
 impl Output {
-    fn unsigned(&mut self, number: u64) {
+    pub fn unsigned(&mut self, number: u64) {
         let bytes = &mut self.bytes;
         match number {
             0..=0x7f => bytes.push(number as u8),
@@ -49,6 +49,24 @@ impl Output {
                 bytes.extend_from_slice(&number.to_be_bytes());
             }
         }
+    }
+
+    /// None if it is too large for msgpack.
+    pub fn bin(&mut self, data: &[u8]) -> Option<()> {
+        let length = u32::try_from(data.len()).ok()?;
+        match length {
+            0..=0xff => self.bytes.extend_from_slice(&[0xc4, length as u8]),
+            0x100..=0xffff => {
+                self.bytes.push(0xc5);
+                self.bytes.extend_from_slice(&(length as u16).to_be_bytes());
+            }
+            _ => {
+                self.bytes.push(0xc6);
+                self.bytes.extend_from_slice(&length.to_be_bytes());
+            }
+        }
+        self.bytes.extend_from_slice(data);
+        Some(())
     }
 
     /// `data` has less than 256 bytes.
@@ -170,7 +188,7 @@ impl Common<'_> {
 }
 
 /// A number that fits, of an int.
-fn unsigned(object: &Bound<'_, PyAny>) -> Option<u64> {
+pub fn unsigned(object: &Bound<'_, PyAny>) -> Option<u64> {
     object.cast_exact::<PyInt>().ok()?.extract().ok()
 }
 

@@ -12,6 +12,7 @@ mod call;
 mod encode;
 mod file;
 mod msgpack;
+mod pieces;
 mod records;
 mod rows;
 mod runs;
@@ -24,7 +25,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 7;
+const INTERFACE: u32 = 8;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -46,6 +47,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
     module.add_function(wrap_pyfunction!(file::is_at, module)?)?;
     module.add_function(wrap_pyfunction!(file::read_part, module)?)?;
+    module.add_function(wrap_pyfunction!(pieces::data_rows, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::section_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::filter_words, module)?)?;

@@ -165,12 +165,13 @@ class Cursor:
         All of their rows are of one segment, which goes on in the next block, and before `end`."""
         _, tail, number = self._pending[at][0]
         first = tail.first(number)
+        segment = first[:-_SEQUENCE]
+        if number + 1 == tail.blocks or not tail.first(number + 1).startswith(segment):
+            return 0
         if first < self._start or not first.startswith(_DATA):
             return 0
-        stop = tail.last_block(first[:-_SEQUENCE] + _AFTER)
-        if end is not None and stop > number:
-            stop = min(stop, tail.block_of(end))
-        return max(stop - number, 0)
+        stop = tail.last_block(segment + _AFTER)
+        return stop - number if end is None else max(min(stop, tail.block_of(end)) - number, 0)
 
     def stays(self) -> bool:
         """True if there are no rows, but a block that may be taken over as it is."""

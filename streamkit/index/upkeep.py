@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain
 from os import urandom
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from .. import speed
 from ..backend import ABSENT, Etag, Range
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..log.inbox_cleanup import clear_inbox
 from ..log.index_rows import encode_index_row
-from ..log.keys import data_key, fence_key, idempotency_key, run_key, segment_key
+from ..log.keys import DATA, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
 from ..log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
@@ -78,7 +79,9 @@ _LARGE = 16 << 10
 _MOSTLY = 4
 """Such records stay out of a pack if they have more than this many times the bytes of the other records."""
 
+_DATA = bytes(DATA.children()[0])
 _Name = TypeVar("_Name", str, bytes)
+_twin: Any = speed.twin
 
 
 class _Tail(msgspec.Struct, frozen=True):
@@ -475,14 +478,7 @@ def index_rows(
     """The rows of the index for `tail`, in order. `statuses`: the segments' statuses after it."""
     # Names are in the order of their keys, and the kinds of rows are in that of theirs.
     for some in _slices(tail):
-        rows: list[tuple[bytes, bytes]] = []
-        for segment in some:
-            pieces = tail[segment]
-            if len(pieces) == 1:
-                rows.append((data_key(segment, pieces[0].last_sequence), encode_index_row(DataRow([*pieces]))))
-            else:
-                rows += _data_rows(segment, pieces)
-        yield [key for key, _ in rows], [value for _, value in rows]
+        yield _data_rows(some, tail)
     for leases in _slices(fences):
         yield [*map(fence_key, leases)], [encode_index_row(FenceRow(fences[name])) for name in leases]
     for digests in _slices(keys):
@@ -497,17 +493,24 @@ def _slices(names: Iterable[_Name]) -> Iterator[list[_Name]]:
     return (ordered[at : at + _SLICE] for at in range(0, len(ordered), _SLICE))
 
 
-def _data_rows(segment: str, pieces: Sequence[Piece]) -> list[tuple[bytes, bytes]]:
-    """The rows that hold `pieces`, each of up to about `_ROW_BYTES`."""
-    ends = list(accumulate([_PIECE_BYTES + len(piece.frame or b"") for piece in pieces]))
-    rows = []
-    at = before = 0
-    while at < len(ends):
-        after = min(max(bisect_right(ends, before + _ROW_BYTES, at), at + 1), at + _PIECES)
-        part = [*pieces[at:after]]
-        rows.append((data_key(segment, part[-1].last_sequence), encode_index_row(DataRow(part))))
-        at, before = after, ends[after - 1]
-    return rows
+def _data_rows(segments: list[str], tail: Mapping[str, Sequence[Piece]]) -> Chunk:
+    """The rows that hold the pieces of `segments`, each of up to about `_ROW_BYTES`."""
+    if _twin is not None and isinstance(tail, dict):
+        rows: Chunk | None = _twin.data_rows(segments, tail, Piece, _DATA, (_PIECE_BYTES, _ROW_BYTES, _PIECES))
+        if rows is not None:
+            return rows
+    keys, values = [], []
+    for segment in segments:
+        pieces = tail[segment]
+        ends = list(accumulate([_PIECE_BYTES + len(piece.frame or b"") for piece in pieces]))
+        at = before = 0
+        while at < len(ends):
+            after = min(max(bisect_right(ends, before + _ROW_BYTES, at), at + 1), at + _PIECES)
+            part = [*pieces[at:after]]
+            keys.append(data_key(segment, part[-1].last_sequence))
+            values.append(encode_index_row(DataRow(part)))
+            at, before = after, ends[after - 1]
+    return keys, values
 
 
 # -- files ----------------------------------------------------------------------------------------------------------

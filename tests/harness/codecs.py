@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkit import compression, speed, writing
-from streamkit.index import block_cache, run_format, runs, subject_filter
+from streamkit.index import block_cache, run_format, runs, subject_filter, upkeep
 from streamkit.log import lone, pack_format, record_format, segment_rows
 from streamkit_local import backend, files, log, record, rowfile
 
@@ -29,6 +29,7 @@ _MODULES: tuple[Any, ...] = (
     runs,
     segment_rows,
     subject_filter,
+    upkeep,
     writing,
 )
 _TWINS = [module._twin for module in _MODULES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from random import Random
 from types import MappingProxyType
@@ -10,13 +11,15 @@ from uuid import UUID
 
 import pytest
 from fix_covered import EXHAUSTIVE
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 import streamkit
 from harness.codecs import CODECS, choose, using
 from streamkit import Record, SegmentStatus, speed, writing
+from streamkit.index import subject_filter
 from streamkit.index.run_format import SectionBuilder, decode_tail
-from streamkit.index.subject_filter import hash_of, mask_of, passing, subject_of
+from streamkit.index.subject_filter import filter_of, hash_of, mask_of, passing, subject_of
+from streamkit.index.upkeep import index_rows
 from streamkit.log.freshness import Look
 from streamkit.log.ids import BITS, is_id, made_at
 from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key, transaction_key
@@ -29,7 +32,7 @@ from streamkit.log.record_format import (
     encode_transaction,
 )
 from streamkit.log.request import Part
-from streamkit.log.rows import SegmentRow, Settings
+from streamkit.log.rows import Piece, SegmentRow, Settings
 from streamkit.log.tail import piece_of
 from streamkit.model import Position
 from streamkit.names import check_name, internal_name
@@ -355,6 +358,55 @@ def section(random: Random, keys: list[bytes]) -> tuple[Any, ...] | str:
         return builder.finish()
     except ValueError as error:
         return str(error)
+
+
+def pieces(random: Random) -> list[Piece]:
+    """The pieces of a segment, at most a little more than a row takes."""
+    made = []
+    for _ in range(random.choice((1, 1, 2, 15, 16, 17, 255, 256, 257, 520))):
+        numbers = [max(1, number(random)) for _ in range(6)]
+        frame = random.choice((None, b"", random.randbytes(random.choice((40, 255, 256, 4000)))))
+        if random.random() < 0.02:
+            frame = random.randbytes(70_000)
+        made.append(Piece(*numbers, frame, number(random), number(random)))
+    return made
+
+
+def test_data_rows_have_the_same_bytes_from_both_encoders() -> None:
+    random = Random(8)
+    for _ in range(CASES // 30):
+        tail = {name(random): pieces(random) for _ in range(random.choice((1, 3, 20)))}
+        segments = sorted(tail)
+        rows = []
+        for codec in CODECS:
+            with using(codec):
+                rows.append([*index_rows(tail, {}, {}, {})])
+        assert rows[0] == rows[1]
+        assert speed.twin.data_rows(segments, tail, Piece, b"", (48, 8 << 10, 256)) is not None
+
+
+@pytest.mark.parametrize(
+    "damaged", [{"count": 0, "first_sequence": 0}, {"number": -1}, {"timestamp": 1 << 64}, {"frame": bytearray(3)}]
+)
+def test_a_piece_that_the_twin_cannot_encode_is_left_to_python(damaged: dict[str, Any]) -> None:
+    tail = {"a": [Piece(1, 2, 3, 1, 5, 6), replace(Piece(1, 2, 3, 1, 5, 6), **damaged)]}
+    assert speed.twin.data_rows(["a"], tail, Piece, b"", (48, 8 << 10, 256)) is None
+    assert speed.twin.data_rows(["a"], {"a": ()}, Piece, b"", (48, 8 << 10, 256)) is None
+    assert speed.twin.data_rows(["b"], tail, Piece, b"", (48, 8 << 10, 256)) is None
+
+
+def test_a_filter_has_the_same_words_from_both_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(9)
+    for count in (1, 5, 6, 1000):
+        hashes = array("I", [random.getrandbits(32) for _ in range(count)] * 2)
+        for once in (True, False):
+            words = []
+            for codec in CODECS:
+                with using(codec), monkeypatch.context() as patch:
+                    if codec == "compiled":
+                        patch.setattr(subject_filter, "build_filter", None)
+                    words.append(filter_of(hashes, once=once))
+            assert words[0] == words[1]
 
 
 def test_a_section_has_the_same_bytes_from_both_encoders() -> None:
