@@ -24,7 +24,7 @@ from .retry import RetryingBackend
 from .statistics import Counters
 from .store import Store
 from .terminal import amount
-from .url import shown_scheme
+from .url import shown_scheme, shown_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -314,5 +314,5 @@ def _uuid(store_id: UUID | str) -> UUID:
     check_type(store_id, str, "a store's id is a UUID or its text")
     try:
         return UUID(store_id)
-    except ValueError as error:
-        raise ValueError(f"{store_id[:60]!r} is not a UUID; make one with uuid.uuid4()") from error
+    except ValueError:
+        raise ValueError(f"{shown_text(store_id)} is not a UUID; make one with uuid.uuid4()") from None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from os import PathLike
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from urllib.parse import SplitResult
 
-__all__ = ["shown_scheme", "split_url", "unescape", "url_options"]
+__all__ = ["local_path", "shown_scheme", "shown_text", "split_url", "unescape", "url_options"]
 
 _SCHEME = r"[a-z][a-z0-9+.-]{0,30}"
 _OPTION = r"[a-z][a-z_]{0,30}"
@@ -37,6 +39,20 @@ def unescape(text: str) -> str:
         raise ValueError(
             "a percent escape in the URL is not UTF-8: write each byte of the name's UTF-8 as % and two hex digits"
         ) from None
+
+
+def shown_text(text: str) -> str:
+    """`text` for an error, or "a URL" for a URL that was given in place of another argument."""
+    return "a URL" if "://" in text else repr(text[:60])
+
+
+def local_path(path: str | PathLike[str]) -> Path:
+    """`path` as a Path. ValueError for a URL, which would name a file in a directory such as "s3:"."""
+    from pathlib import Path
+
+    if isinstance(path, str) and "://" in path:
+        raise ValueError("a file on this machine is named by its path, not by a URL")
+    return Path(path)
 
 
 def shown_scheme(url: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from streamkit.backup import BackupPoint
 from streamkit.terminal import amount
 
+from ..url import shown_text
 from .options import Json, MaxTimestamp, StoreOptions, open_client, with_options
 from .output import iso, print_line, print_note, print_result, record_line
 from .progress import progress
@@ -187,4 +188,4 @@ def _uuid(text: str, option: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a UUID", param_hint=option) from None
+        raise typer.BadParameter(f"{shown_text(text)} is not a UUID", param_hint=option) from None

@@ -20,6 +20,7 @@ from streamkit.archive_url import archive_place
 from streamkit.names import check_name
 from streamkit.store import inner
 
+from ..url import shown_text
 from .output import print_note
 
 __all__ = [
@@ -131,7 +132,7 @@ class StoreOptions(NamedTuple):
             try:
                 chosen = UUID(named)
             except ValueError:
-                raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+                raise typer.BadParameter(f"{shown_text(named)} is not a UUID", param_hint="--store") from None
             with client.store(chosen) as store:
                 yield store
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import typer
 
+from ..url import shown_text
 from .options import Json, StoreId, Url, open_client, resolved_url
 from .output import print_line, print_note
 
@@ -102,10 +103,12 @@ def serve(
 
 def _own_store(store: str | None) -> UUID | None:
     named = store or os.environ.get("STREAMKIT_STORE")
+    if not named:
+        return None
     try:
-        return None if not named else UUID(named)
+        return UUID(named)
     except ValueError:
-        raise typer.BadParameter(f"{named!r} is not a UUID", param_hint="--store") from None
+        raise typer.BadParameter(f"{shown_text(named)} is not a UUID", param_hint="--store") from None
 
 
 def _check_tls(certificate: Path, key: Path | None) -> None:

@@ -27,6 +27,7 @@ from ..names import check_name
 from ..retry import attempts, delete_rows, put_settled
 from ..space import MOST_PARTITIONS, new_incarnation
 from ..store import inner
+from ..url import local_path
 from . import lines as kinds
 from .hidden import HIDDEN_HEAD, HiddenHead
 from .lines import Digest, End, EntryLine, Export, Gap, Key, Line, Space, decode_line
@@ -70,7 +71,7 @@ def import_store(
     CorruptData for a file that is damaged or cut short, UnsupportedVersion for a file of a later release, SpaceExists
     if the store has another space of this name.
     """
-    with _lines_of(Path(path)) as file:
+    with _lines_of(local_path(path)) as file:
         spaces, marks = _checked(file)
         importer = _Importer(store, marks, progress)
         for space in spaces:

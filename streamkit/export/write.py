@@ -16,6 +16,7 @@ from ..arguments import check_names_of
 from ..errors import PermanentError, StreamkitError
 from ..log.partition import Partition
 from ..store import inner
+from ..url import local_path
 from . import lines as kinds
 from .lines import Checkpoint, Digest, End, EntryLine, Export, Line, Space, decode_line, encode_line
 from .parquet import check_parquet, write_parquet
@@ -57,7 +58,7 @@ def export_store(
     if until is not None and (type(until) is not int or until < 0):
         raise ValueError(f"until is a time in ms since the epoch, not {until!r}")
     names = tuple(store.get_spaces()) if spaces is None else check_names_of("spaces", spaces, "space")
-    target = Path(path)
+    target = local_path(path)
     _check_absent(target)
     as_parquet = target.suffix == ".parquet"
     if as_parquet:

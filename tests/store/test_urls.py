@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 import streamkit
 import streamkit.aio
+from streamkit.export import export_store, import_store
 
 SECRET = "SECRETVALUE"
 
@@ -118,6 +121,18 @@ def test_a_malformed_archive_url_is_refused_and_not_repeated(
 def test_an_archive_url_is_text(connect: Any, wrong: Any) -> None:
     with pytest.raises(TypeError, match="an archive URL is str, not"):
         connect("memory://", archive=wrong)
+
+
+@pytest.mark.parametrize("call", ["store", "export_store", "import_store"])
+def test_a_url_in_place_of_a_uuid_or_a_path_is_refused_and_not_repeated(call: str) -> None:
+    url = f"s3://user:{SECRET}@bucket/x"
+    with streamkit.connect("memory://") as client:
+        store = client.store(uuid4())
+        given: Any = {"store": client.store, "export_store": export_store, "import_store": import_store}[call]
+        with pytest.raises(ValueError, match=r"a URL is not a UUID|by its path, not by a URL") as refused:
+            given(url) if call == "store" else given(store, url)
+    assert SECRET not in "".join(traceback.format_exception_only(refused.value))
+    assert refused.value.__cause__ is None
 
 
 def test_an_unknown_scheme_of_an_archive_is_told_with_the_known_ones(connect: Any) -> None:
