@@ -162,9 +162,8 @@ def _verb(service: str, method: str, url: str) -> str:
             return {"POST": "create", "DELETE": "drop"}.get(method, "list")
         one = "PartitionKey=" in path
         return {"POST": "insert", "GET": "get" if one else "query"}.get(method, method.lower())
-    for part in parts.query.split("&"):
+    query = parts.query.split("&")
+    for part in query:
         if part in ("comp=lease", "comp=metadata", "comp=list"):
             return part.removeprefix("comp=")
-        if part == "restype=container":
-            return "create"
-    return method.lower()
+    return "create" if "restype=container" in query else method.lower()

@@ -152,8 +152,9 @@ def erase_space(
     # Only now: nobody can read an entry of any partition any more, also if an archiver is in the way.
     for committer in () if dry_run else committers:
         partition = committer.partition
-        # Also the rest of an earlier call.
-        done = done.plus(finish(partition, copies)).plus(clear_leftovers(partition))
+        partition.refresh()
+        # The rest of an earlier call remains where nothing is to be erased now.
+        done = done.plus(finish(partition, copies) if partition.erasing else clear_leftovers(partition))
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
     total = _completed(total, done, space.partitions[0].clock)
     if forgotten and (places := copies.derived(space.name)):
