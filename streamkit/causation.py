@@ -25,6 +25,8 @@ CAUSATION = "streamkit.causation"
 """Metadata: the id of the entry that was handled when this one was written."""
 
 _causes: ContextVar[dict[str, str] | None] = ContextVar("streamkit_causes", default=None)
+present_causes: Callable[[], Mapping[str, str] | None] = _causes.get
+"""The metadata that `caused_by` gives to records now; None outside of its blocks."""
 
 
 def entry_id(entry: Entry) -> str:
@@ -76,11 +78,6 @@ def caused(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _entry_of(given: Any) -> Any:
     return given if isinstance(given, Entry) else getattr(given, "entry", given)
-
-
-def present_causes() -> Mapping[str, str] | None:
-    """The metadata that `caused_by` gives to records now; None outside of its blocks."""
-    return _causes.get()
 
 
 def with_causes(space: str, records: Iterable[Record]) -> Iterable[Record]:

@@ -340,10 +340,9 @@ class PartitionLog:
         at = position - state.base
         if _twin is None or file is None or at >= ROLL or (last is not None and key <= last) or key in state.rows:
             return False
-        if durable and at + HEADER + len(key) + len(value) > file.room:
+        # The system begins to write after a buffered row that ends in the next part of the file.
+        if at + HEADER + len(key) + len(value) > (file.room if durable else at | _AHEAD - 1):
             return False
-        if not durable and at % _AHEAD + HEADER + len(key) + len(value) >= _AHEAD:
-            return False  # it is the row after which the system begins to write
         self.wrote = True
         self._locked.append(file)
         try:

@@ -118,7 +118,7 @@ class Flight(msgspec.Struct, eq=False):
             request.leave()
 
 
-class Lead(msgspec.Struct, eq=False):
+class Lead(msgspec.Struct, eq=False, gc=False):
     """Leads while a thread commits one part alone, in the place of a request."""
 
     alive: threading.Lock
@@ -229,7 +229,7 @@ class Committer:
         in the log.
         """
         partition, segment, body = self.partition, part.segment, part.body
-        if partition.remote or body is None or self._queue or self._holds_mutex() or self._holds_lock():
+        if partition.remote or body is None or self._queue or self._holds_lock():
             return None
         lead = Lead(Lock(), get_ident())
         try:
@@ -242,6 +242,7 @@ class Committer:
                 if base is not None:
                     partition.counters["cache_hits"] += 1
                 elif partition.looks.completed and segment not in partition.cached:
+                    partition.check_reentry()
                     partition.load_statuses((segment,))
                     base = partition.lone_base(segment)
                 if base is None or (part.expected is not None and part.expected != base[0].last_sequence):
