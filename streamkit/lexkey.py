@@ -22,6 +22,8 @@ class Unsigned(int):
     """An integer from 0 to 2**64 - 1, encoded without a sign."""
 
     def __new__(cls, value: int) -> Unsigned:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"Unsigned takes an int, not {type(value).__name__}")
         if not 0 <= value < 1 << 64:
             raise ValueError(f"Unsigned takes 0 to 2**64 - 1, not {value}")
         return super().__new__(cls, value)
@@ -39,7 +41,10 @@ def _signed(value: int, what: str) -> bytes:
 def _encode(part: Part) -> bytes:
     match part:
         case str():
-            return part.encode()
+            try:
+                return part.encode()
+            except UnicodeEncodeError:
+                raise ValueError("a str part has a lone surrogate, which UTF-8 does not have") from None
         case bytes():
             return bytes(part)
         case None:

@@ -55,8 +55,8 @@ def export_store(
     space that does not exist, if entries that a stopped export has written were removed since, or while another process
     exports to `path`.
     """
-    if until is not None and (type(until) is not int or until < 0):
-        raise ValueError(f"until is a time in ms since the epoch, not {until!r}")
+    if until is not None and (type(until) is not int or not 0 <= until < 1 << 63):
+        raise ValueError(f"until is a time in ms since the epoch, not {until!r:.40}")
     names = tuple(store.get_spaces()) if spaces is None else check_names_of("spaces", spaces, "space")
     target = local_path(path)
     _check_absent(target)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ..arguments import check_type
+from ..arguments import check_count, check_several, check_type
 from ..errors import DeliveryLost, GroupExists, InvalidOffset, SequenceMismatch, SpaceExists, StoreClosed
 from ..lexkey import LexKey
 from ..model import Entry
@@ -446,7 +446,11 @@ class Group:
         return offset_of(self._store, self.space, sorted(places))
 
     def pending(self, consumer: str | None = None, limit: int = 100) -> list[Pending]:
-        """List the deliveries that consumers hold now, the oldest first: of one `consumer`, by its name, or of all."""
+        """List the deliveries that consumers hold now, the oldest first: of one `consumer`, by its name, or of all.
+
+        `limit=0`: no cap."""
+        check_type(consumer, str, "consumer is the name of one", optional=True)
+        check_count("limit", limit, 0)
         found: list[tuple[int, Site, Lot]] = []
         for lane in self._lanes():
             with lane.chain.lock:
@@ -461,8 +465,9 @@ class Group:
 
     def _there(self, found: list[tuple[int, Site, T]], limit: int) -> Iterator[tuple[tuple[int, Site, T], Entry]]:
         """Yield (ticket, place, state) and the entry, the oldest first, for at most `limit` entries that were not
-        removed."""
+        removed; 0: for all."""
         found = sorted(found, key=itemgetter(0))
+        limit = limit or len(found)
         while limit > 0 and (some := found[:limit]):
             entries = self.core.source.load([site for _, site, _ in some])
             there = [(each, entry) for each, entry in zip(some, entries, strict=True) if entry is not None]
@@ -551,7 +556,8 @@ class Group:
     # -- dead letters -------------------------------------------------------------------------------------------
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
-        """The entries that are not delivered any more, the oldest first."""
+        """The entries that are not delivered any more, the oldest first. `limit=0`: no cap."""
+        check_count("limit", limit, 0)
         found: list[tuple[int, Site, tuple[int, Dead]]] = []
         for lane in self._lanes():
             with lane.chain.lock:
@@ -566,6 +572,7 @@ class Group:
 
         They are delivered again as if for the first time, and may come after later entries."""
         if deliveries is not None:
+            check_several("deliveries", deliveries, "[letter]")
             deliveries = list(deliveries)
             for letter in deliveries:
                 if not isinstance(letter, (DeadLetter, str)):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import UUID, uuid4
 
 import pytest
@@ -150,6 +150,13 @@ def test_until_leaves_partitions_empty_that_were_written_later(tmp_path: Path, p
     assert list(target.consume_space("late")) == []
     assert target.produce("late", "a", [Record(b"3")], expected_sequence=0).last_sequence == 1
     assert target.verify().ok
+
+
+@pytest.mark.parametrize("until", [-1, True, 1.5, "1", 1 << 63, 10**400])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, until: Any) -> None:
+    with streamkit.connect("memory://") as client, pytest.raises(ValueError, match="until is a time in ms"):
+        export_store(client.store(uuid4()), tmp_path / "one", until=until)
+    assert not list(tmp_path.iterdir())
 
 
 def test_until_leaves_out_what_came_later(tmp_path: Path) -> None:

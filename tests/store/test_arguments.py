@@ -228,6 +228,26 @@ def test_an_entry_is_rejected_although_the_reason_is_not_utf8(filled: Subject) -
     assert [letter.reason for letter in group.dead_letters()] == ["no name: \\ud800", "\\udfff"]
 
 
+def test_lists_of_a_group_check_what_they_are_asked_for_and_0_is_no_cap(in_memory: Subject) -> None:
+    in_memory.store.produce("space", "a", [Record(b"1"), Record(b"2")])
+    group = in_memory.store.group("space", "g")
+    with group.consumer("one") as consumer:
+        consumer.reject(consumer.receive(1)[0], "no")
+        assert len(consumer.receive(1)) == len(group.pending("one", 0)) == len(group.dead_letters(0)) == 1
+        letter = group.dead_letters()[0]
+        for call in (group.pending, group.dead_letters):
+            wrong: Any
+            for wrong, error in ((-1, ValueError), (None, TypeError), ("1", TypeError), (True, TypeError)):
+                with pytest.raises(error, match="limit is"):
+                    call(limit=wrong)
+        with pytest.raises(TypeError, match="consumer is the name of one, not int"):
+            group.pending(5)  # type: ignore[arg-type]
+        for wrong in (letter.id, letter, 5):
+            with pytest.raises(TypeError, match=r"deliveries are several, as in \[letter\]"):
+                group.redrive(wrong)
+        assert group.redrive([letter.id]) == 1
+
+
 def test_an_erasure_of_no_sequence_is_refused(subject: Subject) -> None:
     """Swapped bounds would erase nothing, without an error."""
     subject.store.produce("people", "ada", [Record(b"1"), Record(b"2")])

@@ -172,6 +172,18 @@ def test_unsigned_has_64_bits(wrong: int) -> None:
         Unsigned(wrong)
 
 
+@pytest.mark.parametrize("wrong", [1.5, True, "1", None])
+def test_unsigned_takes_ints_alone(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="Unsigned takes an int, not"):
+        Unsigned(wrong)
+
+
+def test_text_that_is_not_utf8_is_no_part() -> None:
+    with pytest.raises(ValueError, match="lone surrogate") as refused:
+        LexKey.encode("\ud800")
+    assert type(refused.value) is ValueError
+
+
 def test_a_bool_is_no_int_and_unsigned_is_no_signed() -> None:
     assert LexKey.encode(True) == b"\x01"
     assert LexKey.encode(False) == b"\x00"
