@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..backend import ABSENT, NEXT
 from ..errors import CorruptData, Unavailable
 from ..index.head_change import change_head
-from ..index.upkeep import bring_forward, merge_some
+from ..index.upkeep import bring_forward, file_pack, merge_some
 from ..log.floors import Changed, Floor, Removal, Retained
 from ..log.keys import HEAD
 from ..log.pack_format import MOST
@@ -275,9 +275,10 @@ class TargetPartition:
         if partition.number != line.end:
             raise _overtaken(partition)
         self._store()
+        # Large records have rows already. A local log takes no earlier rows after them.
+        if not file_pack(partition):
+            raise _overtaken(partition)
         filed = partition.head.packs[-1].last if partition.head.packs else 0
-        for number, record in partition.records(max(filed, line.floor.number - 1) + 1, line.end):
-            self._put_row(number, record)
 
         def ended(head: Head) -> Head:
             return head if head.cleared >= filed else replace(head, cleared=filed)

@@ -41,6 +41,7 @@ from .sweep import sweep
 __all__ = [
     "bring_forward",
     "encode",
+    "file_pack",
     "forgotten_up_to",
     "gone_up_to",
     "index_all",
@@ -219,11 +220,18 @@ def _drop_packs(partition: Partition) -> None:
 def _file_inline(partition: Partition) -> None:
     """Write the head's own pack to a file, if some of its transactions are to leave the log."""
     head, etag = partition.known_head()
-    if etag is None or not head.pack or _over(partition, head) <= _filed(head):
-        return
+    if etag is not None and head.pack and _over(partition, head) > _filed(head):
+        file_pack(partition)
+
+
+def file_pack(partition: Partition) -> bool:
+    """Write the head's own pack to a file. False if another process has changed the head."""
+    head, etag = partition.known_head()
     made: list[bytes] = []
     nothing = _Tail((), head.watermark + 1, {})
-    _move(partition, head, etag, _extended(partition, head, nothing, made, inline=False), made)
+    if etag is None or not head.pack:
+        return True
+    return _move(partition, head, etag, _extended(partition, head, nothing, made, inline=False), made)
 
 
 def _merge_all(partition: Partition) -> None:

@@ -108,6 +108,19 @@ def test_an_imported_space_reads_like_the_exported_one_and_exports_the_same_byte
     assert target.verify().ok
 
 
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+def test_a_large_record_after_small_ones_can_be_imported(tmp_path: Path, remote: bool) -> None:
+    """The large record goes to storage before the small ones, which are collected."""
+    store, other = new_store(), new_store(remote=remote)
+    for size in 10, 5 << 20, 10, 20_000, 10:
+        store.produce("a", "s", [Record(os.urandom(size))])
+    export_store(store, tmp_path / "export")
+    import_store(other, tmp_path / "export")
+    assert reads(other) == reads(store)
+    assert other.verify().ok
+    assert other.produce("a", "s", [Record(b"more")]).last_sequence == 6
+
+
 def test_an_export_of_an_archived_space_is_that_of_the_log(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     store = open_store((tmp_path / "root").as_uri())
