@@ -69,12 +69,15 @@ def archive_space(
             for partition in group:
                 index(partition)
             unmoved = [partition for partition, head in zip(group, heads, strict=True) if partition.head is head]
-            planned = _planned(group, unmoved, held, archive)
-            done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
+            while True:
+                planned = _planned(group, unmoved, held, archive)
+                done = archive_partitions(planned, held, archive, until, target_bytes, progress, spread)
+                total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
+                if not any(part.was_trimmed for part in planned):
+                    break
             for partition in group:
                 remove_trimmed_rows(archive, partition, held)
             removed += remove_all(group, archive, held)
-        total = Archived(*(one + other for one, other in zip(total, done, strict=True)))
     archived = tuple(partition.head.archived for partition in partitions)
     return ArchiveReport(partitions[0].space, *total, removed, archived, tuple(busy))
 

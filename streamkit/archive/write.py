@@ -73,6 +73,11 @@ class Growing:
         rows = sum(file.rows for file in self.files)
         return PartitionCommit(self.partition.partition, self.files, self.number, self.entries + rows)
 
+    @property
+    def was_trimmed(self) -> bool:
+        """True if a trim removed the next transactions while these were archived, and later ones remain."""
+        return self.number + 1 < self.partition.floor.number <= self.partition.watermark
+
     def committed(self) -> None:
         """The table holds `files`: say so in the head, and begin the next part."""
         self.entries = self.share.entries
@@ -214,7 +219,10 @@ def files_of(
             yield write_file(table, builder.sorted()), number
             builder = FileBuilder(partition)
     if number < last:
-        raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
+        partition.read_head()
+        if partition.floor.number <= number + 1:
+            raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
+        # The rest was trimmed meanwhile, up to the new floor. A file holds transactions without such a gap.
     yield write_file(table, builder.sorted()) if builder.rows else None, number
 
 

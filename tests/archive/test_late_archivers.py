@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import randbytes
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -239,3 +240,27 @@ def test_the_archive_of_an_archiver_that_slept_through_a_deletion_is_not_taken_f
     with pytest.raises(CorruptData, match="which was deleted"):
         fast.archive(SPACE)
     assert texts(fast) == texts(world.process()) == [f"new {at}" for at in range(7)]
+
+
+def test_a_trim_while_the_archiver_writes_is_no_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large records are rows of the log, and a trim removes them at once. The archiver goes on at the new floor."""
+    store, other = world.process(), world.process()
+    for _ in range(80):
+        store.produce(SPACE, "s", [Record(randbytes(100_000))])
+    add, trimmed = write.FileBuilder.add, list[int]()
+
+    def add_and_trim(builder: Any, number: int, record: bytes, until: int) -> bool:
+        if number == 10 and not trimmed:
+            trimmed.append(other.trim(SPACE, keep_entries=3).entries)
+            other.maintain(SPACE)
+        return add(builder, number, record, until)
+
+    monkeypatch.setattr(write.FileBuilder, "add", add_and_trim)
+    report = store.archive(SPACE)
+    assert trimmed == [77]
+    assert report.transactions == report.archived[0]
+    for reader in store, world.process():
+        assert [(entry.sequence, entry.tier) for entry in reader.consume_space(SPACE)] == [
+            (78, "cold"), (79, "cold"), (80, "cold"),
+        ]  # fmt: skip
+        assert reader.verify(SPACE).ok
