@@ -189,10 +189,11 @@ class Store:
         write raises Fenced once a later holder has written. RecordTooLarge, TransactionTooLarge, InvalidRecord,
         TypeError before anything is written; OutcomeUnknown if the storage's answer was lost for good.
         """
-        if expected_sequence is None and idempotency_key is None and lease is None and present_causes() is None:
-            status = self._writer.commit_lone(space, segment, records)
-            if status is not None:
-                return status
+        plain = idempotency_key is None and lease is None
+        if plain and present_causes() is None:
+            part = self._writer.lone(space, segment, records, expected_sequence)
+            if part is not None:
+                return self._writer.commit_part(space, part)
         check_name(space, "space")
         check_name(segment, "segment")
         if idempotency_key is not None:
@@ -205,6 +206,8 @@ class Store:
             return self.segment_status(space, segment)
         if part.body is None:
             return self._writer.guard(space, [part], lease)[segment]
+        if plain:
+            return self._writer.commit_part(space, part)
         request = Request((part,), idempotency_key, None if lease is None else fence(lease))
         return self._writer.commit_one(space, segment, request, lease)
 

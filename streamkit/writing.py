@@ -34,17 +34,18 @@ class Writer:
         self._shared = handle.shared
         self._most_bytes = handle.shared.most_bytes
 
-    def lone(self, space: str, segment: str, records: Iterable[Record]) -> Part | None:
+    def lone(self, space: str, segment: str, records: Iterable[Record], expected: int | None = None) -> Part | None:
         """Check the names, and make the part as `part` does, in one step. None where that has to be done in several, as
         for wrong arguments."""
-        part: Part | None = None if _twin is None else _parts.lone(space, segment, records, self._most_bytes)
+        if _twin is None or not (expected is None or (type(expected) is int and expected >= 0)):
+            return None
+        part: Part | None = _parts.lone(space, segment, records, self._most_bytes)
+        if part is not None:
+            part.expected = expected
         return part
 
-    def commit_lone(self, space: str, segment: str, records: Iterable[Record]) -> SegmentStatus | None:
-        """Commit what `lone` makes, as `commit_one` does. None if it makes nothing; then nothing was done."""
-        part: Part | None = None if _twin is None else _parts.lone(space, segment, records, self._most_bytes)
-        if part is None:
-            return None
+    def commit_part(self, space: str, part: Part) -> SegmentStatus:
+        """Commit a part that has a body, as `commit_one` does a request."""
         known = self._shared.spaces.get(space)
         if known is None or self._handle.closed or len(known.committers) > 1:
             committer = self.committer(space, (part,))
@@ -54,8 +55,9 @@ class Writer:
         if made is None:
             request = Request((part,))
             committer.commit(request)
-            return self.status(committer.partition, segment, request)
-        return made[5] or written(committer.partition, {segment: made[2]}, made[4], 1)[segment]
+            return self.status(committer.partition, part.segment, request)
+        _, _, row, piece, trx, status = made
+        return status or written(committer.partition, {part.segment: row}, trx, piece.count)[part.segment]
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""

@@ -100,9 +100,9 @@ class AsyncStore:
         self.calls.check()
         records = as_given(records)
         much = is_much(records)
-        plain = expected_sequence is None and idempotency_key is None and lease is None and present_causes() is None
+        plain = idempotency_key is None and lease is None and present_causes() is None
         if plain and not much:
-            lone = self._writer.lone(space, segment, records)
+            lone = self._writer.lone(space, segment, records, expected_sequence)
             if lone is not None and self._writer.is_open(space):
                 return await self._commit_lone(space, lone)
         draft = self._draft(space, idempotency_key, lease)

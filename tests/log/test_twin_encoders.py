@@ -201,13 +201,15 @@ def test_a_write_of_one_record_is_checked_and_encoded_alike_in_one_step_and_in_s
             given: Any = random.choice([()] * 8 + [({"a": "b"},), ({},), (None, 1)])
             records: Any = [Record(payload, *given)]
             records = random.choice([records] * 8 + [tuple(records), records * 2, [], [payload], None])
-            part = writer.lone(space, segment, records)
+            expected: Any = random.choice([None] * 40 + [0, 7, 1 << 70, -1, True, "1"])
+            part = writer.lone(space, segment, records, expected)
             if part is None:
                 continue
             taken += 1
             check_name(space, "space")
             check_name(segment, "segment")
-            assert astuple(part) == astuple(writer.part(segment, records, None, False))
+            same = writer.part(segment, records, expected, False)
+            assert (*astuple(part), type(part.expected)) == (*astuple(same), type(expected))
     assert taken > CASES / 10
     assert writer.lone("s", "a", [Record(b"x" * 300)]) is not None
 
