@@ -7,6 +7,7 @@ import os
 import re
 from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, quote
 from uuid import UUID
@@ -174,8 +175,8 @@ def _connection(variable: str, text: str, name: str, suffix: str) -> Account:
     account = Account(
         name,
         "",
-        parts.get("tableendpoint", f"{scheme}://{name}.table.{base}").rstrip("/"),
-        parts.get("blobendpoint", f"{scheme}://{name}.blob.{base}").rstrip("/"),
+        _endpoint(variable, parts.get("tableendpoint", f"{scheme}://{name}.table.{base}")),
+        _endpoint(variable, parts.get("blobendpoint", f"{scheme}://{name}.blob.{base}")),
     )
     if key := parts.get("accountkey"):
         return replace(account, key=_checked(variable, key))
@@ -184,6 +185,18 @@ def _connection(variable: str, text: str, name: str, suffix: str) -> Account:
     raise ValueError(
         f"{variable} has neither AccountKey nor SharedAccessSignature; copy the whole connection string from the "
         "account's access keys"
+    )
+
+
+def _endpoint(variable: str, text: str) -> str:
+    """The endpoint of a service, which errors and reprs show: a pasted URL may end with a token."""
+    with suppress(ValueError):
+        parts = split_url(text)
+        if parts.scheme in ("http", "https") and parts.hostname and not set(text) & set("@?#"):
+            return text.rstrip("/")
+    raise ValueError(
+        f"{variable} has an endpoint that is not http(s)://host[:port][/path]: an endpoint holds no credentials and no "
+        "query; a token belongs behind SharedAccessSignature="
     )
 
 

@@ -118,6 +118,15 @@ class TestCredentials:
             ("AZURE_STORAGE_CONNECTION_STRING", "AccountName=acct;AccountKey=secret!", "is not base64"),
             ("AZURE_STORAGE_CONNECTION_STRING", "secret", "neither AccountKey nor SharedAccessSignature"),
             ("AZURE_STORAGE_CONNECTION_STRING", f"AccountName=other;AccountKey={KEY}", "for the account 'other'"),
+            *(
+                ("AZURE_STORAGE_CONNECTION_STRING", f"AccountKey={KEY};{endpoint}", "has an endpoint that is not")
+                for endpoint in (
+                    f"BlobEndpoint=https://acct.blob.core.windows.net/?sv=1&{SIGNATURE}",
+                    "TableEndpoint=https://user:secret@acct.table.core.windows.net",
+                    "BlobEndpoint=https://acct.blob.core.windows.net/#secret",
+                    "TableEndpoint=secret",
+                )
+            ),
         ],
     )
     def test_that_cannot_be_used_are_named_and_not_shown(self, variable: str, text: str, says: str) -> None:
