@@ -31,7 +31,7 @@ from .clock import Clock
 from .errors import PermanentError, Throttled, TransientError, Unavailable
 from .statistics import Counters
 
-__all__ = ["RetryingBackend", "attempts", "delete_rows", "put_settled", "send_until_answered"]
+__all__ = ["RetryingBackend", "attempts", "delete_row", "delete_rows", "put_settled", "send_until_answered"]
 
 _FEW = 4
 """Rows at once that come through where more are throttled."""
@@ -49,6 +49,18 @@ def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> No
         backend.delete(partition, keys)
     except Ambiguous as error:
         raise Unavailable(f"some rows may not be deleted yet: {error}") from error
+
+
+def delete_row(backend: Backend, partition: bytes, key: bytes, etag: Etag) -> bool:
+    """Delete a row if it has this etag, or with any etag if the backend has no such deletion. True if it is gone."""
+    try:
+        if isinstance(backend, DeletesIf):
+            backend.delete_if(partition, key, etag)
+        else:
+            delete_rows(backend, partition, [key])
+    except Conflict:
+        return False
+    return True
 
 
 def send_until_answered(clock: Clock, write: Callable[[], object], remedy: str) -> None:

@@ -23,6 +23,7 @@ from .log.keys import (
     EPOCH,
     HEAD,
     SEGMENTS,
+    created_at,
     partition_key,
     segment_key,
     segment_name,
@@ -36,7 +37,7 @@ from .log.view import LogView
 from .log.visible import has_entries
 from .names import partition_of
 from .retention import Retention
-from .retry import put_settled
+from .retry import delete_row, put_settled
 
 __all__ = [
     "MOST_PARTITIONS",
@@ -54,6 +55,8 @@ __all__ = [
 
 MOST_PARTITIONS = 1024
 """Partitions that a space may have."""
+_MEANWHILE = 0.001
+"""Seconds. No space is made, written to and deleted in less."""
 _LEAST = 0.1
 """The least share of its created value that a window or a grace may be changed to. Code that relies on a value that
 others may have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the
@@ -200,11 +203,16 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
     """Create the space's rows. With `exact`, SpaceExists if it has other settings.
 
     If several processes create it at once, one of them chooses the incarnation: the catalog's row holds it, and the
-    head repeats it.
+    head repeats it. Unavailable if another process deletes it at the same time.
     """
     key, first = space_key(space), bytes(partition_key(space, 0))
-    settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
-    if not _put_once(backend, clock, bytes(CATALOG), key, encode_row(key, settings)):
+    settings = earlier = msgspec.structs.replace(settings, incarnation=new_incarnation())
+    etag = put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, settings), ABSENT, "try again")
+    if etag is not None and not backend.limits.remote and time.time() - created_at(settings.incarnation) > _MEANWHILE:
+        # A space of this name may have come and gone since. Its keys would be greater, and no transaction could follow.
+        settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
+        etag = put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, settings), etag, "try again")
+    if etag is None:
         value = catalog_row(backend, space)
         if value is None:
             raise Unavailable(f"space {space!r} is being created by someone else, try again")
@@ -231,7 +239,18 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
                 f"the head of space {space!r} is missing, and its files exist: run `streamkit repair`; or, if the "
                 f"store was being deleted, delete it again"
             )
-    _put_once(backend, clock, first, bytes(HEAD), encode_row(HEAD, Head(settings)))
+    made = put_settled(backend, clock, first, bytes(HEAD), encode_row(HEAD, Head(settings)), ABSENT, "try again")
+    if made is None and etag is not None and settings != earlier:
+        # Another process may have made the head by the first row.
+        value = backend.get(first, [bytes(HEAD)])[0]
+        if value is not None and decode_row(Head, HEAD, value.data).settings == earlier:
+            put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, earlier), etag, "try again")
+    elif made is not None and etag is None:
+        listed = catalog_row(backend, space)
+        if listed is None or listed.data != encode_row(key, settings):
+            # The space was deleted since its row was read.
+            delete_row(backend, first, bytes(HEAD), made)
+            raise Unavailable(f"space {space!r} was deleted while it was created, try again")
 
 
 def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
@@ -243,11 +262,6 @@ def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:
     return (
         backend.get(partition, [bytes(HEAD)])[0] is None
     )  # a process that creates the space now puts it before all else
-
-
-def _put_once(backend: Backend, clock: Clock, partition: bytes, key: bytes, data: bytes) -> bool:
-    """True if this call (or an equal one) made the row; False if there is another."""
-    return put_settled(backend, clock, partition, key, data, ABSENT, "try again") is not None
 
 
 def settings_of(partitions: int, durability: str, idempotency_window: float, archive_grace: float = 3600.0) -> Settings:

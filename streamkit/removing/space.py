@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from ..backend import Backend, Conflict, DeletesIf, Discards, Scrubs
+from ..backend import Backend, Discards, Scrubs
 from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..index.upkeep import move_head
 from ..index.verify import is_lost
@@ -17,7 +17,7 @@ from ..log.keys import ARCHIVE, CATALOG, GRACE, HEAD, partition_key, space_key
 from ..log.log_end import earlier_ends, end_log
 from ..log.partition import Partition
 from ..log.rows import Head, Settings, decode_row
-from ..retry import attempts, delete_rows
+from ..retry import attempts, delete_row, delete_rows
 from ..space import catalog_row
 from ..warn import warn
 
@@ -90,14 +90,8 @@ def _delete_row(backend: Backend, first: Partition, partition: bytes, key: bytes
             with suppress(*UNREADABLE):
                 if decode_row(Settings, key, value.data).incarnation > first.settings.incarnation:
                     return
-        try:
-            if isinstance(backend, DeletesIf):
-                backend.delete_if(partition, key, value.etag)
-            else:
-                delete_rows(backend, partition, [key])
+        if delete_row(backend, partition, key, value.etag):
             return
-        except Conflict:
-            continue
     raise Unavailable(f"space {first.space!r}: other processes write to it all the time; delete it again")
 
 

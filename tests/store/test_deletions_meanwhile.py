@@ -16,8 +16,8 @@ from streamkit import Record, Store
 from streamkit.backend import Backend, Driver
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
-from streamkit.errors import StoreClosed
-from streamkit.log.keys import CATALOG, partition_key, space_key
+from streamkit.errors import StoreClosed, Unavailable
+from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.store import inner
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
@@ -25,11 +25,11 @@ from streamkit_memory import MemoryDriver
 SPACE = "a"
 HEAD_OF_SPACE = bytes(partition_key(SPACE, 0))
 CALLS = {"get", "read", "scan", "put", "delete", "delete_if", "scrub"}
-Before = Callable[[bytes], None]
+Before = Callable[[str, bytes], None]
 
 
 class _Watched:
-    """A backend that tells the partition of each call before it."""
+    """A backend that tells the name and the partition of each call before it."""
 
     def __init__(self, inner: Backend, before: Before) -> None:
         self._inner, self._before = inner, before
@@ -40,7 +40,7 @@ class _Watched:
             return found
 
         def call(partition: bytes, *args: Any, **kwargs: Any) -> Any:
-            self._before(partition)
+            self._before(name, partition)
             return found(partition, *args, **kwargs)
 
         return call
@@ -59,7 +59,7 @@ class World:
             return streamkit_local.connect((self.path / self.name).as_uri(), timeout=30.0)
         return MemoryDriver(self.name, remote=self.kind == "remote", clock=self.clock, sleep=self.clock.sleep)
 
-    def process(self, before: Before = lambda partition: None) -> Store:
+    def process(self, before: Before = lambda name, partition: None) -> Store:
         driver = self._driver()
         opened = driver.open
         driver.open = lambda store: _Watched(opened(store), before)  # type: ignore[method-assign, assignment, return-value]
@@ -83,7 +83,7 @@ class Deletion:
         with world.process(self._before) as store:
             store.delete_space(SPACE)
 
-    def _before(self, partition: bytes) -> None:
+    def _before(self, name: str, partition: bytes) -> None:
         if self._found and not self._acting:
             self.calls += 1
             if self.calls == self._at + 1:
@@ -171,3 +171,55 @@ def test_a_space_that_is_listed_again_before_its_old_head_is_gone_stays_listed(t
         assert other.produce(SPACE, "new", [Record(b"x")]).last_sequence == 1
         assert other.space_settings(SPACE).partitions == 3
         assert other.verify().findings == ()
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_space_can_be_written_to_that_another_one_came_and_went_before(tmp_path: Path, kind: str) -> None:
+    """The other one of this name has a later incarnation, because this process was slow to put its own."""
+    world = World(kind, tmp_path, 1)
+    world.process().delete_space(SPACE)
+    done = False
+
+    def come_and_go(name: str, partition: bytes) -> None:
+        nonlocal done
+        if not done and (name, partition) == ("put", bytes(CATALOG)):
+            done = True
+            other = world.process()
+            other.produce(SPACE, "s", [Record(b"x")] * 3)
+            other.delete_space(SPACE)
+
+    assert world.process(come_and_go).produce(SPACE, "s", [Record(b"x")]).last_sequence == 1
+    assert done
+    assert world.process().produce(SPACE, "s", [Record(b"x")]).last_sequence == 2
+    assert world.process().verify().findings == ()
+
+
+@pytest.mark.parametrize("kind", ["remote", "local"])
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
+def test_a_process_that_completes_the_creation_of_a_space_makes_no_head_of_a_deleted_one(
+    tmp_path: Path, kind: str, again: bool
+) -> None:
+    world = World(kind, tmp_path, 1)
+    store = world.process()
+    store.delete_space(SPACE)
+    store.create_space(SPACE)
+    inner(store).backend.delete(HEAD_OF_SPACE, [bytes(HEAD)])  # the creation was stopped
+    done = False
+
+    def delete_it(name: str, partition: bytes) -> None:
+        nonlocal done
+        if not done and (name, partition) == ("put", HEAD_OF_SPACE):
+            done = True
+            other = world.process()
+            other.produce(SPACE, "s", [Record(b"x")])
+            other.delete_space(SPACE)
+            if again:
+                other.produce(SPACE, "s", [Record(b"x")])
+
+    with suppress(Unavailable, StoreClosed):
+        world.process(delete_it).create_space(SPACE)
+    assert done
+    assert world.process().verify().findings == ()
+    assert list(world.process().get_spaces()) == ([SPACE] if again else [])
+    assert world.process().produce(SPACE, "s", [Record(b"x")]).last_sequence == 1 + again
+    assert world.process().verify().findings == ()
