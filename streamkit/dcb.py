@@ -8,13 +8,13 @@ transaction writes both, and expects the end of the log at which its condition w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from threading import Lock
 
 import msgspec
 
-from .arguments import check_type
+from .arguments import check_count, check_several, check_type
 from .errors import InvalidName, PermanentError, SequenceMismatch
 from .model import Entry, Record
 from .store import Store
@@ -95,12 +95,17 @@ class EventStore:
 
         `limit` 0 is no limit. The events are those of one moment: the head at the call, or later.
         """
-        return self.read_to(self.head(), query, after=after, limit=limit)
+        _check_query(query, after, limit)
+        return self._read_to(self.head(), query, after, limit)
 
     def read_to(
         self, head: int, query: Sequence[QueryItem] = (), *, after: int = 0, limit: int = 0
     ) -> Iterator[SequencedEvent]:
         """Read matching events like `read`, up to the position `head`."""
+        _check_query(query, after, limit)
+        return self._read_to(head, query, after, limit)
+
+    def _read_to(self, head: int, query: Sequence[QueryItem], after: int, limit: int) -> Iterator[SequencedEvent]:
         found = 0
         if after >= head:
             return
@@ -119,6 +124,8 @@ class EventStore:
         ConditionFailed if `fail_if` is given and an event after the position `after` matches one of its items; an
         empty sequence matches every event. Nothing is written then. Without events it only checks the condition.
         """
+        check_several("events", events, "[event]")
+        _check_query(() if fail_if is None else fail_if, after)
         recorded = [_checked(event) for event in events]
         with self._appending:
             head = self._head or self.head()
@@ -134,7 +141,7 @@ class EventStore:
                     return self._head
 
     def _check(self, head: int, fail_if: Sequence[QueryItem], after: int) -> None:
-        for match in self.read_to(head, fail_if, after=after, limit=1):
+        for match in self._read_to(head, fail_if, after, 1):
             raise ConditionFailed(
                 f"the event at position {match.position}, of type {match.event.type!r}, matches the condition, which "
                 f"excludes such events after position {after}: read it, and decide again",
@@ -148,6 +155,10 @@ class EventStore:
 
         Ends after `timeout` seconds of silence.
         """
+        _check_query(query, after)
+        return self._follow(query, after, timeout)
+
+    def _follow(self, query: Sequence[QueryItem], after: int, timeout: float | None) -> Iterator[SequencedEvent]:
         for entry in self._store.follow_segment(self._space, EVENTS, after=after, timeout=timeout, gaps="skip"):
             event = _event(entry)
             if not query or any(item.matches(event.event) for item in query):
@@ -209,10 +220,22 @@ def _check_texts(name: str, texts: object) -> None:
     if isinstance(texts, str):
         # Its letters would be taken for tags: the condition of an append would never fail.
         raise TypeError(f"{name} is a tuple of str, not the str {texts!r}: a tuple of one has a comma, ({texts!r},)")
+    if not isinstance(texts, Collection) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{name} is a tuple of str, not {texts!r:.60}")
+
+
+def _check_query(query: object, after: int, limit: int = 0) -> None:
+    """Refuse a query that would match nothing: the condition of an append with it would never fail."""
+    several = isinstance(query, Collection) and not isinstance(query, str)
+    if not several or not all(isinstance(item, QueryItem) for item in query):  # type: ignore[attr-defined]
+        raise TypeError(f"a query is several QueryItem, as in [QueryItem(tags=('a',))], not {query!r:.60}")
+    check_count("after", after, 0)
+    check_count("limit", limit, 0)
 
 
 def _checked(event: Event) -> Event:
     check_type(event, Event, "an event is a streamkit.dcb.Event")
+    check_type(event.type, str, "the type of an event is a str")
     for tag in event.tags:
         if (size := len(tag.encode(errors="surrogatepass"))) > _MOST_TAG:
             raise InvalidName(f"the tag {tag[:40]!r} has {size} bytes of UTF-8; a tag has at most {_MOST_TAG}")

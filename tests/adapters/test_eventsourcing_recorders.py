@@ -384,6 +384,32 @@ def test_a_condition_without_items_excludes_every_event(subject: Any) -> None:
     assert events.append([Event("b", b"", ("ä" * 125 + "x",))]) == 2
 
 
+@pytest.mark.parametrize("wrong", [QueryItem(tags=("x",)), "x", "", [("x",)], iter([]), 5])
+def test_a_query_of_another_type_is_refused_also_before_the_first_event(wrong: Any) -> None:
+    with streamkit.connect("memory://") as client:
+        events = EventStore(client.store(uuid4()), "events")
+        calls = {
+            "append": lambda: events.append([Event("a", b"", ("x",))], fail_if=wrong),
+            "read": lambda: events.read(wrong),
+            "follow": lambda: events.follow(wrong, timeout=0),
+        }
+        for call in calls.values():
+            with pytest.raises(TypeError, match="a query is several QueryItem"):
+                call()
+        with pytest.raises(ValueError, match="after is 0 or more"):
+            events.append([Event("a", b"")], fail_if=[], after=-1)
+        assert events.head() == 0
+
+
+@pytest.mark.parametrize("wrong", [b"x", (1,), (None,), None, iter(["x"]), 5])
+def test_tags_and_types_of_another_type_are_refused(wrong: Any) -> None:
+    for make in (lambda: Event("a", b"", wrong), lambda: QueryItem(wrong), lambda: QueryItem(tags=wrong)):
+        with pytest.raises(TypeError, match="is a tuple of str, not"):
+            make()
+    with streamkit.connect("memory://") as client, pytest.raises(TypeError, match="the type of an event is a str"):
+        EventStore(client.store(uuid4()), "events").append([Event(wrong, b"")])
+
+
 @pytest.mark.parametrize("make", [lambda: Event("a", b"", "x"), lambda: QueryItem("ab"), lambda: QueryItem(tags="xy")])
 def test_a_text_in_the_place_of_several_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(TypeError, match=r"is a tuple of str, not the str '\w+': a tuple of one has a comma"):
