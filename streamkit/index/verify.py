@@ -114,6 +114,8 @@ def verify_space(backend: Backend, space: str, make: MakePartition, progress: Pr
     settings: Settings | None = None
     try:
         settings, findings = find_settings(backend, space)
+        if findings:  # another process may have made the space again between the two rows
+            settings, findings = find_settings(backend, space)
     except UNREADABLE as error:
         findings = [Finding(space, 0, bytes(HEAD), str(error))]
     if settings is not None and not findings and is_lost(backend, space):
@@ -128,7 +130,18 @@ def verify_space(backend: Backend, space: str, make: MakePartition, progress: Pr
         findings += log.findings
         transactions, entries = transactions + log.transactions, entries + log.entries
         segments += len(log.pieces.keys() | (log.cold or {}).keys())
+    if findings and settings is not None and _was_deleted(backend, space, settings):
+        return VerifyReport((), 0, 0, 0)
     return VerifyReport(tuple(findings), transactions, entries, segments)
+
+
+def _was_deleted(backend: Backend, space: str, settings: Settings) -> bool:
+    """True if another process has deleted the space meanwhile. It may have made it again."""
+    try:
+        found, _ = find_settings(backend, space)
+    except UNREADABLE:
+        return False
+    return found is None or found.incarnation != settings.incarnation
 
 
 def find_settings(backend: Backend, space: str) -> tuple[Settings | None, list[Finding]]:

@@ -223,3 +223,25 @@ def test_a_process_that_completes_the_creation_of_a_space_makes_no_head_of_a_del
     assert list(world.process().get_spaces()) == ([SPACE] if again else [])
     assert world.process().produce(SPACE, "s", [Record(b"x")]).last_sequence == 1 + again
     assert world.process().verify().findings == ()
+
+
+@pytest.mark.parametrize("kind", ["remote", "local"])
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
+def test_a_space_that_is_deleted_while_it_is_verified_is_not_damaged(tmp_path: Path, kind: str, again: bool) -> None:
+    calls, at = 0, -1
+
+    def act(name: str, partition: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            other = world.process()
+            other.delete_space(SPACE)
+            if again:
+                other.produce(SPACE, "s", [Record(b"x")])
+
+    world = World(kind, tmp_path, 2)
+    world.process(act).verify()
+    for at in range(1, calls + 1, 1 if EXHAUSTIVE else max(1, calls // 8)):
+        world, calls = World(kind, tmp_path, 2), 0
+        assert world.process(act).verify().findings == (), f"call {at}"
+        assert world.process().verify().findings == ()
