@@ -50,6 +50,7 @@ __all__ = [
     "Grant",
     "KeepsCopies",
     "Limits",
+    "OpenedRow",
     "OpensRows",
     "Range",
     "Row",
@@ -384,15 +385,29 @@ class Ends(Protocol):
         ...
 
 
+class OpenedRow(Protocol):
+    """A row that a backend has opened."""
+
+    @property
+    def compiled(self) -> object | None:
+        """The row's `streamkit_speed.OpenRow`; None without the compiled codec."""
+        ...
+
+    def part(self, start: int, length: int) -> bytes:
+        """Return `length` bytes of the value, from `start`. The caller checks them by a checksum of its own.
+
+        Fewer bytes, or none, if they cannot be read: then `read` tells what is wrong.
+        """
+        ...
+
+
 @runtime_checkable
 class OpensRows(Protocol):
-    """A backend with rows in files of their own, which the compiled codec reads by itself. Others need not."""
+    """A backend with rows in files of their own, which the index reads by itself. Others need not."""
 
-    def open_row(self, partition: bytes, key: bytes) -> object | None:
-        """Open a row whose value never changes, and return its `streamkit_speed.OpenRow`.
-
-        None if there is no such row or file, or without the compiled codec: then `read` tells what is wrong.
-        """
+    def open_row(self, partition: bytes, key: bytes) -> OpenedRow | None:
+        """Open a row whose value never changes. None if there is no such row or file: then `read` tells what is
+        wrong."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import threading
 from collections import deque
@@ -29,8 +30,9 @@ _free = threading.Lock()
 thread."""
 _ONE_BLOCK = b"\x28\xb5\x2f\xfd\x60"
 """Begins a frame of 256 to 65,791 bytes, decompressed, without a checksum: magic, descriptor."""
+_FRAME_HEAD = struct.Struct("<5sHBH")
+"""Its head: the beginning, the size less 256, the three bytes before its first block."""
 _BLOCK_AT = 7
-"""The place of its first block: behind the size, less 256, in two bytes."""
 _NO_BLOCK = b"\x07\x00\x00"
 """The head of a block of the type that no block has."""
 _spare: deque[Any] = deque(maxlen=4)
@@ -115,14 +117,15 @@ def _decompress_block(zstd: Any, data: bytes | memoryview, most: int) -> bytes |
 
     Making a decompressor takes five times as long as this, because zstd asks the processor for its features. Python's
     decompressor is of no more use after a frame's last block, but after an error it begins a new frame. Here no block
-    says that it is the last one, and an error follows on it.
+    says that it is the last one, and an error follows on it. A block that holds more than the frame says is an error,
+    too.
     """
-    if data[:5] != _ONE_BLOCK:
+    if len(data) < _FRAME_HEAD.size:
         return None
-    size = 256 + int.from_bytes(data[5:_BLOCK_AT], "little")
-    block = int.from_bytes(data[_BLOCK_AT : _BLOCK_AT + 3], "little")
-    end = _BLOCK_AT + 3 + (block >> 3)
-    if block & 7 != 0b101 or end > len(data) or size > most:  # the last block, compressed
+    begin, size, low, high = _FRAME_HEAD.unpack_from(data)
+    size += 256
+    end = _FRAME_HEAD.size + (high << 5 | low >> 3)
+    if begin != _ONE_BLOCK or low & 7 != 0b101 or end > len(data) or size > most:  # the last block, compressed
         return None
     frame = bytearray(data[:end])
     frame[_BLOCK_AT] ^= 1
@@ -131,7 +134,7 @@ def _decompress_block(zstd: Any, data: bytes | memoryview, most: int) -> bytes |
     except IndexError:
         decompressor = zstd.ZstdDecompressor()
     try:
-        found: bytes = decompressor.decompress(frame, max_length=size + 1)
+        found: bytes = decompressor.decompress(frame, max_length=size)
     except (zstd.ZstdError, EOFError):
         return None
     try:

@@ -20,7 +20,7 @@ from .head import END
 from .log import PartitionLog
 from .partition import is_lost
 from .reading import Reader
-from .rowfile import open_row
+from .rowfile import OpenRow, open_row
 from .sharing import enter, leave, register
 from .state import State
 from .store import OpenStore, directory_of
@@ -174,8 +174,10 @@ class LocalBackend:
     def read(self, partition: bytes, ranges: Sequence[Range]) -> list[bytes | None]:
         requests = self._requests
         requests["read"] += 1
+        if len(partition) > _LONGEST:
+            _check_address(partition, ())
         for key, start, length, _ in ranges:
-            if len(partition) > _LONGEST or len(key) > _LONGEST:
+            if len(key) > _LONGEST:
                 _check_address(partition, [key])
             if start < 0 or length < 0:
                 raise ValueError(f"start and length of a range are zero or more: {start}, {length}")
@@ -183,7 +185,7 @@ class LocalBackend:
         if log is None:
             return [None] * len(ranges)
         found: list[bytes | None] = []
-        word = log.word
+        word, size = log.word, 0
         for key, start, length, _ in ranges:
             try:
                 part = log.reader.get_part(log.state, key, start, length)
@@ -191,9 +193,10 @@ class LocalBackend:
                 part = self._read(partition, log, Reader.get_part, key, start, length)
             found.append(part)
             if part is not None:
-                requests["bytes_read"] += len(part)
+                size += len(part)
                 if part[:8] == _SCRUBBED and log.words[END] != word:
                     return self.read(partition, ranges)
+        requests["bytes_read"] += size
         return found
 
     def change(self, partition: bytes) -> int | None:
@@ -204,17 +207,17 @@ class LocalBackend:
         log = None if store is None else store.logs.get(partition)
         return None if log is None else log.words[END]
 
-    def open_row(self, partition: bytes, key: bytes) -> object | None:
+    def open_row(self, partition: bytes, key: bytes) -> OpenRow | None:
         """See `OpensRows`."""
         log = self._log(partition)
-        row = log.state.rows.get(key) if log is not None and _twin is not None else None
+        row = None if log is None else log.state.rows.get(key)
         if log is None or row is None or not row.file:
             return None
         try:
-            opened: object = _twin.OpenRow(open_row(log.path, row, key, log.reader.seed), row.size, self._direct)
+            file = open_row(log.path, row, key, log.reader.seed)
         except (CorruptData, OSError):
             return None
-        return opened
+        return OpenRow(file, row.size, self._requests, _twin and _twin.OpenRow(file, row.size, self._direct))
 
     def scan(self, partition: bytes, start: bytes, end: bytes, *, limit: int = 0, values: bool = True) -> Iterator[Row]:
         if len(partition) > _LONGEST:

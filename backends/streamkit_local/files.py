@@ -10,6 +10,7 @@ import sys
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Final
 
 from streamkit import speed
@@ -51,10 +52,11 @@ class OpenFile:
     """A file descriptor that is closed when its last user releases it, so that no reader finds another file under its
     number."""
 
-    __slots__ = ("__weakref__", "_identity", "fd", "place", "room", "table")
+    __slots__ = ("__weakref__", "_identity", "fd", "path", "place", "room", "table")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: str = "") -> None:
         self.fd = fd
+        self.path = path
         self.room = 0
         """The position up to which the file was filled with zeros beforehand."""
         self.table: tuple[int, bytes] | None = None
@@ -98,17 +100,18 @@ class OpenFile:
 
 
 _files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
-_cached: OrderedDict[tuple[str, int], OpenFile] = OrderedDict()
+_cached: OrderedDict[tuple[str, int, int], OpenFile] = OrderedDict()
 
 
-def cached_file(path: str, owner: int = 0) -> OpenFile:
-    """A file that is only read. FileNotFoundError if it is gone.
+def cached_file(directory: str, name: int, path_of: Callable[[str, int], str], owner: int = 0) -> OpenFile:
+    """The file `path_of(directory, name)`, which is only read. FileNotFoundError if it is gone.
 
     `owner`: the name is not given to another file while this file is read. 0: it never is.
     """
-    key = path, owner
+    key = directory, name, owner
     file = _cached.get(key)
     if file is None:
+        path = path_of(directory, name)
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError:
@@ -116,7 +119,7 @@ def cached_file(path: str, owner: int = 0) -> OpenFile:
                 raise
             _cached.clear()  # there may be no descriptor left
             fd = os.open(path, os.O_RDONLY)
-        file = _cached[key] = OpenFile(fd)
+        file = _cached[key] = OpenFile(fd, path)
         with contextlib.suppress(KeyError):
             while len(_cached) > _CACHED:
                 _cached.popitem(last=False)
@@ -268,8 +271,8 @@ def remove_directory(path: str) -> None:
 
 def unlink(path: str) -> None:
     """Remove a file; one that is not there is fine."""
-    for key in list(_cached):
-        if key[0] == path:
+    for key, file in list(_cached.items()):
+        if file.path == path:
             _cached.pop(key, None)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)

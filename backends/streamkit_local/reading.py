@@ -78,7 +78,7 @@ class Reader:
         if current is not None and current[0] == file.base:
             held = current[1]
         else:
-            held = cached_file(os.path.join(self.path, log_name(file.base)), self._number)
+            held = cached_file(self.path, file.base, _log_path, self._number)
         data = os.pread(held.fd, length, position - file.base)
         return data if self.anew is None else patched(self.anew, file.base, position, data)
 
@@ -136,13 +136,6 @@ class Reader:
             data = self.value(file, found)
             self._recent = row.position, data
         return data
-
-    def row_part(self, view: StateView, key: bytes, row: RowAt, start: int, length: int) -> bytes:
-        """A part of such a value."""
-        if row.file:
-            return read_row(self.path, row, key, self.seed, start, length)
-        file, found = self._inline(view, key, row)
-        return self.part(file, found, start, length)
 
     def _inline(self, view: StateView, key: bytes, row: RowAt) -> tuple[LogFile, StoredRecord]:
         file = view.file_of(row.position)
@@ -389,10 +382,14 @@ class Reader:
         """A part of one row's value."""
         view = state.view
         row = state.rows.get(key)
-        if row is not None:
-            return self.row_part(view, key, row, start, length)
-        there = self.find(state, view, key)
+        if row is not None and row.file:
+            return read_row(self.path, row, key, self.seed, start, length)
+        there = self.find(state, view, key) if row is None else self._inline(view, key, row)
         return self.part(*there, start, length) if there is not None else None
+
+
+def _log_path(path: str, base: int) -> str:
+    return os.path.join(path, log_name(base))
 
 
 def _first(file: LogFile) -> bytes:

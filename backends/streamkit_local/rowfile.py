@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import weakref
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from .files import OpenFile, cached_file, create_file, sync_directory, unlink, w
 from .record import BLOCK, FILE, HEADER, blocks_are_right, pack, parse, table_size
 from .state import RowAt
 
-__all__ = ["open_row", "read_row", "remove_orphans", "row_path", "write_row"]
+__all__ = ["OpenRow", "open_row", "read_row", "remove_orphans", "row_path", "write_row"]
 
 _twin: Any = speed.twin
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.row(\.new)?")
@@ -78,9 +79,8 @@ def remove_orphans(path: str, rows: Collection[int], names: Collection[str]) -> 
 
 def read_row(path: str, row: RowAt, key: bytes, seed: int, start: int, length: int) -> bytes:
     """A part of the value of a row. FileNotFoundError if its file is gone."""
-    name = row_path(path, row.file)
-    file = cached_file(name)
-    table = file.table or _table(file, name, row, key, seed)
+    file = cached_file(path, row.file, row_path)
+    table = file.table or _table(file, row, key, seed)
     size = row.size
     if start >= size or not length:
         return b""
@@ -93,28 +93,55 @@ def read_row(path: str, row: RowAt, key: bytes, seed: int, start: int, length: i
     stop = min((start + length + BLOCK - 1) // BLOCK * BLOCK, size)
     data = os.pread(file.fd, stop - begin, table[0] + begin)
     if len(data) != stop - begin or not blocks_are_right(table[1], first, data):
-        raise _damaged(name, key)
+        raise _damaged(file, key)
     return data if begin == start and stop - begin <= length else data[start - begin : start - begin + length]
+
+
+class OpenRow:
+    """See `OpenedRow`. The file is not kept open for it."""
+
+    __slots__ = ("_at", "_file", "_requests", "_size", "compiled")
+
+    def __init__(self, file: OpenFile, size: int, requests: dict[str, int], compiled: object | None) -> None:
+        """`size`: bytes of the value."""
+        assert file.table is not None
+        self._file = weakref.ref(file)
+        self._at = file.table[0]
+        self._size = size
+        self._requests = requests
+        self.compiled = compiled
+
+    def part(self, start: int, length: int) -> bytes:
+        """See `OpenedRow`."""
+        file = self._file()
+        if file is None or start + length > self._size:
+            return b""
+        try:
+            data = os.pread(file.fd, length, self._at + start)
+        except OSError:
+            return b""
+        self._requests["read"] += 1
+        self._requests["bytes_read"] += len(data)
+        return data
 
 
 def open_row(path: str, row: RowAt, key: bytes, seed: int) -> OpenFile:
     """The file of a row, with its table. FileNotFoundError if it is gone."""
-    name = row_path(path, row.file)
-    file = cached_file(name)
+    file = cached_file(path, row.file, row_path)
     if file.table is None:
-        _table(file, name, row, key, seed)
+        _table(file, row, key, seed)
     return file
 
 
-def _table(file: OpenFile, name: str, row: RowAt, key: bytes, seed: int) -> tuple[int, bytes]:
+def _table(file: OpenFile, row: RowAt, key: bytes, seed: int) -> tuple[int, bytes]:
     """The start of the value, and the checksums of its blocks. They are kept with the file."""
     size = HEADER + len(key) + table_size(row.size)
     found = parse(os.pread(file.fd, size, 0), 0, row.file, seed)
     if isinstance(found, int) or found.key != key or found.size != row.size:
-        raise _damaged(name, key)
+        raise _damaged(file, key)
     file.table = table = found.at, found.buffer[HEADER + len(key) : found.at]
     return table
 
 
-def _damaged(name: str, key: bytes) -> CorruptData:
-    return damage(name, f"is damaged, which holds the row {key!r}")
+def _damaged(file: OpenFile, key: bytes) -> CorruptData:
+    return damage(file.path, f"is damaged, which holds the row {key!r}")

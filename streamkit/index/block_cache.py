@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,11 +16,15 @@ __all__ = ["BLOCKS_BYTES", "TAILS_BYTES", "BlockCache"]
 _twin: Any = speed.twin
 BLOCKS_BYTES = 4 << 20
 TAILS_BYTES = 8 << 20
+_MARKS = 4096
+"""About the number of blocks that were read last for which a cache knows that."""
 
 
 class _Sized(Protocol):
-    size: int
     used: bool
+
+    @property
+    def size(self) -> int: ...
 
 
 _Item = TypeVar("_Item", bound=_Sized)
@@ -83,6 +88,20 @@ class BlockCache:
         self.put_block = self.blocks.put
         self.put_blocks = self.blocks.put_all
         self.put_tail = self.tails.put
+        self._marks = array("q", bytes(8 * _MARKS))
+
+    def was_read(self, key: _Key) -> bool:
+        """True if the same was asked lately of the block with this key: the block is worth its room.
+
+        A load from open files keeps no others. Most of them would be dropped before they are read again, and a block
+        that stays takes new memory, which costs a fifth of such a load.
+        """
+        mark = hash(key)
+        at = mark % _MARKS
+        if self._marks[at] == mark:
+            return True
+        self._marks[at] = mark
+        return False
 
     @property
     def size(self) -> int:

@@ -31,9 +31,9 @@ from .. import speed
 from ..checksum import crc32
 from ..compression import Compressor, compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
-from ..log.keys import run_key
+from ..log.keys import DATA, run_key
 from ..log.manifest import RunFile
-from .subject_filter import PREFIXES, filter_of, hash_of, hashes_of, read_filter, subject_of
+from .subject_filter import BITS, PREFIXES, filter_of, hash_of, hashes_of, read_filter, subject_of
 
 __all__ = [
     "BLOCK_BYTES",
@@ -66,6 +66,7 @@ _SMALL = 256
 _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
+_DATA_END = DATA.children()[1]
 _twin: Any = speed.twin
 _SEQUENCE = 8
 """Bytes of the sequence at the end of a data row's key."""
@@ -74,8 +75,7 @@ _STEP = 16
 
 
 def _numbers(code: str, data: bytes) -> array[int]:
-    numbers = array(code)
-    numbers.frombytes(data)
+    numbers = array(code, data)
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
@@ -106,15 +106,14 @@ def _compressed(body: bytes, compress: Callable[[bytes], bytes] = compress) -> t
     return body, 0
 
 
-def _grow(body: bytes, raw: int, flags: int) -> bytes:
+def _grow(body: memoryview, raw: int, flags: int) -> bytes:
     """ValueError of some kind if the body is not what _compressed made."""
-    if flags & _ZSTD:
-        if raw > _MOST:
-            raise ValueError("it claims to be larger than any is")
-        body = decompress(body, raw)
-    if len(body) != raw:
+    if raw > _MOST:
+        raise ValueError("it claims to be larger than any is")
+    grown = decompress(body, raw) if flags & _ZSTD else bytes(body)
+    if len(grown) != raw:
         raise ValueError("it has another length than it says")
-    return body
+    return grown
 
 
 def _seed(id: bytes, seed: int) -> int:
@@ -129,15 +128,19 @@ def _damaged(id: bytes, what: str) -> NoReturn:
 class Block:
     """Sorted rows. Keys and values are cut out of its bytes when they are asked for."""
 
-    __slots__ = ("_data", "_starts", "rows", "size", "used")
+    __slots__ = ("_data", "_starts", "rows", "used")
 
     def __init__(self, data: bytes, starts: array[int], rows: int) -> None:
         self._data = data
         self._starts = starts
         self.rows = rows
-        self.size = len(data) + starts.itemsize * len(starts) + 200
         self.used = False
         """True if it was used since the cache last looked."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it occupies, about."""
+        return len(self._data) + self._starts.itemsize * len(self._starts) + 200
 
     def __len__(self) -> int:
         return self.rows
@@ -166,6 +169,17 @@ class Block:
         if low == rows or data[starts[low] : starts[low + 1]] != key:
             return None
         return data[starts[rows + low] : starts[rows + low + 1]]
+
+    def between(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows with start <= key < end."""
+        data, starts, rows = self._data, self._starts, self.rows
+        found: list[tuple[bytes, bytes]] = []
+        for at in range(self.seek(start), rows):
+            key = data[starts[at] : starts[at + 1]]
+            if key >= end:
+                break
+            found.append((key, data[starts[rows + at] : starts[rows + at + 1]]))
+        return found
 
     def keys(self, low: int, high: int) -> list[bytes]:
         data = self._data
@@ -208,10 +222,11 @@ def _decode_block(data: bytes, start: int) -> Block:
         block: Block | None = _twin.decode_block(data, start)
         if block is not None:
             return block
-    if crc32(memoryview(data)[4:], start) != _CRC.unpack_from(data)[0]:
+    view = memoryview(data)
+    crc, flags, rows, raw = _BLOCK.unpack_from(view)
+    if crc32(view[_CRC.size :], start) != crc:
         raise ValueError("its checksum is wrong")
-    _, flags, rows, raw = _BLOCK.unpack_from(data)
-    body = _grow(data[_BLOCK.size :], raw, flags)
+    body = _grow(view[_BLOCK.size :], raw, flags)
     code, width = ("I", 4) if flags & _WIDE else ("H", 2)
     table = 2 * rows * width
     starts = array("I", accumulate(_numbers(code, body[:table]), initial=table))
@@ -223,7 +238,7 @@ def _decode_block(data: bytes, start: int) -> Block:
 def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
     """The block at `offset` of the section. CorruptData if it is not that one, or is damaged."""
     try:
-        return _decode_block(data, _seed(file.id, seed) ^ offset)
+        return _decode_block(data, crc32(file.id, seed) ^ offset)
     except (ValueError, OverflowError, struct.error) as error:
         _damaged(file.id, f"the block at byte {file.start + offset}, of {len(data)} bytes: {error}")
 
@@ -231,9 +246,11 @@ def decode_block(data: bytes, file: RunFile, offset: int, seed: int) -> Block:
 class RunTail:
     """The index of a section. Block number n is the bytes from `offsets[n]` to `offsets[n + 1]`."""
 
-    __slots__ = ("_index", "_starts", "_steps", "_twin", "blocks", "offsets", "rows", "size", "used", "words")
+    __slots__ = ("_index", "_starts", "_steps", "_twin", "blocks", "offsets", "rows", "single", "size", "used", "words")
 
-    def __init__(self, index: bytes, starts: array[int], offsets: array[int], words: array[int], rows: int) -> None:
+    def __init__(
+        self, index: bytes, starts: array[int], offsets: array[int], words: array[int], rows: int, last_key: bytes
+    ) -> None:
         """The first key of block n is in `index`, from `starts[n]` to `starts[n + 1]`."""
         self._twin: Any = None if _twin is None else _twin.firsts(index, starts, offsets, words)
         self._index = index
@@ -244,6 +261,9 @@ class RunTail:
         """The offset of each block, and the end of the last block."""
         self.words = words
         self.rows = rows
+        subjects = 64 * len(words) / BITS
+        self.single = rows < 1.25 * subjects * (1 if last_key < _DATA_END else 2)
+        """Most segments have one data row here, and their status if it has statuses."""
         self.size = (
             len(index)
             + 8 * len(words)
@@ -299,7 +319,7 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> RunTail:
     try:
         if before + len(data) != file.length or rows != file.rows or index_bytes + 8 * words != at or not words:
             raise ValueError("it is not that of the section that the head names")
-        index = _grow(data[:index_bytes], raw, flags)
+        index = _grow(memoryview(data)[:index_bytes], raw, flags)
         firsts_at = 6 * blocks
         starts = _sums("H", index[: 2 * blocks], firsts_at)
         offsets = _sums("I", index[2 * blocks : firsts_at], len(_HEAD))
@@ -309,7 +329,7 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> RunTail:
             raise ValueError("it does not begin with the key that the head names")
     except (ValueError, OverflowError, IndexError) as error:
         _damaged(file.id, f"its tail: {error}")
-    return RunTail(index, starts, offsets, read_filter(data[index_bytes:at]), rows)
+    return RunTail(index, starts, offsets, read_filter(data[index_bytes:at]), rows, file.last_key)
 
 
 class Stored(NamedTuple):

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .. import speed
-from ..backend import Backend, OpensRows, Range
+from ..backend import Backend, OpenedRow, OpensRows, Range
 from ..errors import CorruptData
 from ..log.damaged_file import in_index
 from ..log.keys import DATA, SEGMENTS, data_range, run_key, segment_key
@@ -59,8 +59,9 @@ class _Part(NamedTuple):
     is at least `low` and before `high`."""
 
     files: Sequence[RunFile]
-    low: bytes = b""
-    high: bytes = _END
+    last_keys: Sequence[bytes]
+    low: bytes
+    high: bytes
 
 
 class Starved(Exception):
@@ -89,6 +90,10 @@ class Runs:
         self._opened: Any = None
         """The compiled directory of the runs; False if there is none."""
         self._known_parts: list[_Part] = []
+        self._rows_open: dict[bytes, OpenedRow] = {}
+        """The open rows of files, by their ids."""
+        self._opens = True
+        """False if the backend opens no rows."""
 
     def __repr__(self) -> str:
         return f"<Runs {len(self.manifest.runs)} runs, {len(self.manifest.inline)} bytes inline>"
@@ -308,44 +313,45 @@ class Runs:
 
         Where a call is no request, this takes less time than cursors do.
         """
-        hash = hash_of(subject)
-        found = self._blocks_near(start, end, hash, mask_of(hash))
-        if found is None:
+        near = self._blocks_near(start, end, hash_of(subject))
+        if near is None:
             return None
-        blocks = [block for _, some in reversed(found) for block in some]
+        blocks = near[0]
         if self.inline is not None:
             blocks.append(self.inline)
-        parts = [rows for block in blocks if (rows := _between(block, start, end))]
-        if not parts:
-            return iter(())
-        if len(parts) == 1:
-            return zip(*parts[0], strict=True)
         newest: dict[bytes, bytes] = {}
-        for keys, values in parts:
-            newest.update(zip(keys, values, strict=True))
+        for block in blocks:
+            newest.update(_between(block, start, end))
         return iter(sorted(newest.items()))
 
     @in_index
-    def _blocks_near(self, start: bytes, end: bytes, hash: int, mask: int) -> list[tuple[int, list[Block]]] | None:
-        """(number of a part, its blocks in order) for each of `_parts` that may have rows of a subject with
-        start <= key < end, the newest first. None if one has them in many blocks."""
-        found: list[tuple[int, list[Block]]] = []
-        absent: list[tuple[Place, list[Block]]] = []
-        cache, partition = self._cache, self.partition
+    def _blocks_near(
+        self, start: bytes, end: bytes, hash: int, *, lead: bool = True
+    ) -> tuple[list[Block], int, int] | None:
+        """Return (blocks, part, count): the blocks that may have rows of a subject with start <= key < end, from the
+        oldest part to the newest; the number of the newest of `_parts` that has some, and how many of the last blocks
+        are its. None if a part has them in many blocks.
+
+        Without `lead`: a block that is not cached is left out if the next one begins with a row of the subject, which
+        is most likely the only one.
+        """
+        blocks: list[Any] = []
+        absent: list[tuple[int, RunFile, RunTail, int]] = []
+        cache, partition, parts, mask = self._cache, self.partition, self._parts, mask_of(hash)
         cached_tail, cached_block = cache.tail, cache.block
-        for number, (files, low, high) in enumerate(self._parts):
+        newest = part = len(parts)
+        count = 0
+        for files, last_keys, low, high in reversed(parts):
+            part -= 1
             if not low <= start < high:
                 continue
-            at = 0
-            file = files[0]
-            if len(files) > 1:
-                at = bisect_left(files, start, key=_last_key)
-                if at == len(files):
-                    continue
-                file = files[at]
-            if file.first_key >= end or start > file.last_key:
+            at = bisect_left(last_keys, start)
+            if at == len(files):
                 continue
-            if file.last_key < end and at + 1 < len(files) and files[at + 1].first_key < end:
+            file = files[at]
+            if file.first_key >= end:
+                continue
+            if last_keys[at] < end and at + 1 < len(files) and files[at + 1].first_key < end:
                 return None
             id = file.id
             tail = cached_tail((partition, id, -1)) or self._tail(file)
@@ -359,45 +365,52 @@ class Runs:
                 stop += 1
                 if stop - first > _NEAR:
                     return None
-            blocks: list[Block] = []
-            found.append((number, blocks))
-            for place in range(first, stop):
-                block = cached_block((partition, id, place))
-                if block is None or absent:
-                    absent.append((Place(file, tail, place), blocks))
-                else:
+            newest, count = part, len(blocks)
+            for number in range(first, stop):
+                block = cached_block((partition, id, number))
+                if block is not None:
                     block.used = True
-                    blocks.append(block)
-        if absent:
-            self._append_blocks(absent)
-        return found
+                elif lead or number > first or stop == first + 1 or not tail.single:
+                    absent.append((len(blocks), file, tail, number))
+                else:
+                    continue
+                blocks.append(block)
+        missing = []
+        for item in absent:
+            at, file, tail, number = item
+            block = blocks[at] = self._glance(file, tail, number)
+            if block is None:
+                missing.append(item)
+            elif cache.was_read(key := (partition, file.id, number)):
+                cache.put_block(key, block)
+        if missing:
+            some = self._read([_block_range(file, tail, number) for _, file, tail, number in missing])
+            for (at, file, tail, number), data in zip(missing, some, strict=True):
+                blocks[at] = self._kept(file, tail, number, data)
+        return blocks, newest, len(blocks) - count
 
-    def _append_blocks(self, absent: Sequence[tuple[Place, list[Block]]]) -> None:
-        """Append the block of each place to its list: those that are not cached are read in one call."""
-        if self._held:
-            some = self._blocks(place for place, _ in absent)
-            for (file, _, number), blocks in absent:
-                blocks.append(some[file.id, number])
-            return
-        cached_block, partition, seed = self._cache.block, self.partition, self._seed
-        kept = [cached_block((partition, file.id, number)) for (file, _, number), _ in absent]
-        wanted = [place for (place, _), block in zip(absent, kept, strict=True) if block is None]
-        ranges = []
-        for file, tail, number in wanted:
-            start = tail.offsets[number]
-            length = tail.offsets[number + 1] - start
-            ranges.append(Range(run_key(file.id), file.start + start, length, file.etag or None))
-        parts: Sequence[bytes | None] = self._backend.read(partition, ranges)
-        if any(part is None or len(part) != asked.length for part, asked in zip(parts, ranges, strict=True)):
-            parts = self._read(ranges)
-        made: list[tuple[tuple[bytes, bytes, int], Block]] = []
-        for (file, tail, number), part in zip(wanted, parts, strict=True):
-            assert part is not None
-            made.append(((partition, file.id, number), decode_block(part, file, tail.offsets[number], seed)))
-        self._cache.put_blocks(made)
-        fresh = iter(made)
-        for (_, blocks), block in zip(absent, kept, strict=True):
-            blocks.append(next(fresh)[1] if block is None else block)
+    def _glance(self, file: RunFile, tail: RunTail, number: int) -> Block | None:
+        """A block, read from its open file. None if the backend has to read it, or to say what is wrong."""
+        row = self._rows_open.get(file.id) or self._open_row(file)
+        if row is None:
+            return None
+        start = tail.offsets[number]
+        data = row.part(file.start + start, tail.offsets[number + 1] - start)
+        try:
+            return decode_block(data, file, start, self._seed)
+        except CorruptData:
+            self._rows_open.pop(file.id, None)
+            return None
+
+    def _open_row(self, file: RunFile) -> OpenedRow | None:
+        backend = self._backend
+        if not self._opens or not isinstance(backend, OpensRows):
+            self._opens = False
+            return None
+        row = backend.open_row(self.partition, run_key(file.id))
+        if row is not None:
+            self._rows_open[file.id] = row
+        return row
 
     def blocks_of(self, segment: str, start: bytes, end: bytes) -> tuple[list[Block], int] | None:
         """The blocks with a segment's data rows, start <= key < end, in order, and how many of the last ones are of the
@@ -409,23 +422,26 @@ class Runs:
         if self.remote:
             return None
         hash = hash_of(segment.encode())
-        mask = mask_of(hash)
-        near = self._blocks_near(start, end, hash, mask)
+        near = self._blocks_near(start, end, hash, lead=False)
         if near is None:
             return None
-        blocks = [block for _, some in reversed(near) for block in some]
+        blocks, newest, count = near
         key = segment_key(segment)
         inline = self.inline
         if inline is not None and (_between(inline, start, end) or inline.get(key) is not None):
             blocks.append(inline)
-            return blocks, 1
-        newest = near[0][0] if near else len(self._parts)
-        for files, _, _ in self._parts[:newest]:
-            # Its data rows are in another file than its status, and the filter of that file has nothing of the segment.
-            file = _file_of(files, key) if len(files) > 1 else None
-            if file is not None and self._tail(file).may_hold(hash, mask):
-                return blocks, 0
-        return blocks, len(near[0][1]) if near else 0
+            count = 1
+        else:
+            for files, *_ in self._parts[:newest]:
+                # Its data rows are in another file than its status, and the filter of that file has nothing of the
+                # segment.
+                file = _file_of(files, key) if len(files) > 1 else None
+                if file is not None and self._tail(file).may_hold(hash, mask_of(hash)):
+                    count = 0
+                    break
+        if _twin is None and {Block}.union(map(type, blocks)) != {Block}:
+            return None  # the compiled codec has decoded one before
+        return blocks, count
 
     @in_index
     def last(self, segment: str, start: bytes, end: bytes) -> bytes | None:
@@ -443,7 +459,7 @@ class Runs:
                 return value
         hash = hash_of(segment.encode())
         mask = mask_of(hash)
-        for files, low, high in self._parts:
+        for files, _, low, high in self._parts:
             at = _first_at(files, start, end) if low <= start < high else -1
             if at >= 0:
                 while at + 1 < len(files) and files[at + 1].first_key < end:
@@ -493,11 +509,11 @@ class Runs:
                 for file in files
                 if file.first_key < high and file.last_key >= low
             ]
-            for files, low, high in self._parts
+            for files, _, low, high in self._parts
         ]
         if any(len(id) != _ID for files in runs for _, _, id, _, _ in files):
             return False
-        open_row = partial(backend.open_row, self.partition)
+        open_row = partial(_compiled_row, backend, self.partition)
         prefixes = PREFIXES[0], PREFIXES[2]
         return _twin.Directory(cache.blocks, cache.tails, self.partition, self._seed, open_row, runs, inline, prefixes)
 
@@ -559,7 +575,7 @@ class Runs:
             cursors.append(Cursor(files, at, start, end, seed, hash, mask, ahead, True))
         if self.inline is not None and (rows := _between(self.inline, start, end)):
             cursor = Cursor((), 0, start, end, seed, hash, mask, ahead, True)
-            cursor.keys, cursor.values = rows
+            cursor.keys, cursor.values = [key for key, _ in rows], [value for _, value in rows]
             cursors.append(cursor)
         return cursors
 
@@ -623,8 +639,7 @@ class Runs:
     @in_index
     def _read_block(self, file: RunFile, tail: RunTail, number: int) -> Block:
         """Read one that is not cached."""
-        start, end = tail.offsets[number], tail.offsets[number + 1]
-        part = Range(run_key(file.id), file.start + start, end - start, file.etag or None)
+        part = _block_range(file, tail, number)
         data = None if self._held else self._backend.read(self.partition, (part,))[0]
         if data is None or len(data) != part.length:
             (data,) = self._read([part])
@@ -712,6 +727,12 @@ class Runs:
             cursor.give(wanted, bodies)
 
 
+def _compiled_row(backend: OpensRows, partition: bytes, key: bytes) -> object | None:
+    """A row, opened for the compiled codec."""
+    row = backend.open_row(partition, key)
+    return None if row is None else row.compiled
+
+
 def _parts_of(manifest: Manifest) -> list[_Part]:
     """The runs, and the files that merges under way have finished, in the place of their inputs' first rows.
 
@@ -727,8 +748,8 @@ def _parts_of(manifest: Manifest) -> list[_Part]:
                 if _DATA <= low < _DATA_END:
                     low = low[: -_SEQUENCE - 1]
                 if run.last == merge.last:
-                    parts.append(_Part(merge.files, high=low))
-        parts.append(_Part(run.files, low))
+                    parts.append(_Part(merge.files, [file.last_key for file in merge.files], b"", low))
+        parts.append(_Part(run.files, [file.last_key for file in run.files], low, _END))
     return parts
 
 
@@ -740,6 +761,11 @@ def _cut(held: tuple[int, bytes], wanted: Range) -> bytes:
 
 def _tail_range(file: RunFile) -> Range:
     return Range(run_key(file.id), file.start + file.length - file.tail, file.tail, file.etag or None)
+
+
+def _block_range(file: RunFile, tail: RunTail, number: int) -> Range:
+    start = tail.offsets[number]
+    return Range(run_key(file.id), file.start + start, tail.offsets[number + 1] - start, file.etag or None)
 
 
 def _first_at(files: Sequence[RunFile], start: bytes, end: bytes) -> int:
@@ -754,11 +780,11 @@ def _first_in(run: Run, start: bytes, end: bytes) -> RunFile | None:
     return None if at < 0 else run.files[at]
 
 
-def _between(block: Block, start: bytes, end: bytes) -> tuple[list[bytes], list[bytes]] | None:
-    """The keys and values of a block's rows with start <= key < end; None if it has none."""
+def _between(block: Block, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+    """The rows of a block with start <= key < end."""
     low = block.seek(start)
     high = block.seek(end, low)
-    return (block.keys(low, high), block.values(low, high)) if low < high else None
+    return list(zip(block.keys(low, high), block.values(low, high), strict=True))
 
 
 def _only_between(block: Block, start: bytes, end: bytes) -> bytes | None:

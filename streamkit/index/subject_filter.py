@@ -18,6 +18,7 @@ from ..checksum import crc32
 from ..log.keys import DATA, KEYS, SEGMENTS
 
 __all__ = [
+    "BITS",
     "PREFIXES",
     "build_filter",
     "hash_each",
@@ -29,7 +30,8 @@ __all__ = [
 ]
 
 _twin = speed.twin
-_BITS = 12
+BITS = 12
+"""Bits of a filter for each subject."""
 _MIX = 0x9E3779B1
 _SPREAD = 0x9E3779B97F4A7C15
 _DATA, _DATA_END = bytes(DATA.children()[0]), bytes(DATA.children()[1])
@@ -125,7 +127,7 @@ def passing(keys: list[bytes], words: array[int]) -> list[bytes]:
 
 def build_filter(hashes: Collection[int]) -> bytes:
     masks = _masks()
-    size = len(hashes) * _BITS // 64 + 1
+    size = len(hashes) * BITS // 64 + 1
     words = array("Q", bytes(8 * size))
     for hash in hashes:
         words[hash % size] |= masks[hash >> 20]

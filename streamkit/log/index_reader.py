@@ -16,15 +16,11 @@ __all__ = ["BlockRows", "Index", "MakeIndex", "RunGone"]
 
 
 class BlockRows(Protocol):
-    """Sorted rows in memory: a block of a run."""
+    """Sorted rows in memory: a block of a run. That of the compiled codec is for the codec alone."""
 
-    def seek(self, key: bytes, low: int = 0) -> int:
-        """The number of the first row, from `low` on, that is not before `key`."""
+    def between(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """The rows with start <= key < end."""
         ...
-
-    def keys(self, low: int, high: int) -> list[bytes]: ...
-
-    def values(self, low: int, high: int) -> list[bytes]: ...
 
 
 class Index(Protocol):

@@ -4,13 +4,13 @@ A load from a local disk takes these steps:
 
 1. `Store.consume_segment` checks the arguments, and `Reader.segment_batches` finds the partition.
 2. `segment_batches`, here, brings the partition up to date and takes a view of it.
-3. `Runs.blocks_of` finds the blocks that hold the segment's data rows. One call to the backend reads the blocks that
-   are not cached.
+3. `Runs.blocks_of` finds the blocks that hold the segment's data rows. It reads the blocks that are not cached, from
+   the open files of a backend that `OpensRows`, else in one call to the backend.
 4. `SegmentRows` makes the entries: `in_blocks` from the index, `in_pieces` from the tail.
 5. `Reader.entries` yields them.
 
-The compiled codec does step 3 and the first half of step 4 in one call, `Runs.entries`, if the backend is one that
-`OpensRows`. It leaves everything unusual, damage too, to the steps in Python.
+The compiled codec does step 3 and the first half of step 4 in one call, `Runs.entries`, if the files are open. It
+leaves everything unusual, damage too, to the steps in Python.
 
 `_Forwards.at_once` is step 3 and 4. It stops before everything that is not plain, and `_Forwards` reads on from there
 piece by piece: entries that the index has no copy of, removed or archived entries, damage. A segment in many blocks is

@@ -8,8 +8,6 @@ has removed entries; a gap. Then `read_segment` reads on, one piece after the ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from operator import ge
 from typing import Any, NamedTuple
 
 from .. import speed
@@ -69,22 +67,20 @@ class SegmentRows:
         are those of the newest run."""
         if _twin is not None:
             found = _twin.segment_entries(self._reader, blocks, newest, start, end, first, last, entries, MOST)
-            if found is not None:
-                return Found(*found)
-        parts = [_between(block, start, end) for block in blocks]
-        rows = [row for part in parts for row in part]
-        last_rows = [row for part in parts[len(blocks) - newest :] for row in part]
-        keys = [key for key, _ in rows]
-        if any(map(ge, keys, islice(keys, 1, None))):
-            rows = sorted(dict(rows).items())
+            return Found(first, False, 0) if found is None else Found(*found)
+        rows: dict[bytes, bytes] = {}
+        older = len(blocks) - newest
+        for block in blocks[:older]:
+            rows.update(block.between(start, end))
+        last_rows = [row for block in blocks[older:] for row in block.between(start, end)]
+        rows.update(last_rows)
         pieces: list[Piece] = []
         plain = True
-        for key, value in rows:
-            try:
+        try:
+            for key, value in sorted(rows.items()):
                 pieces += decode_index_row(DataRow, key, value).pieces
-            except CorruptData:
-                plain = False
-                break
+        except CorruptData:
+            plain = False
         reached, ended = self.in_pieces(pieces, first, last, entries)
         return Found(reached, ended and plain, len(last_rows[0][1]) if len(last_rows) == 1 else 0)
 
@@ -169,10 +165,3 @@ class SegmentRows:
                 return max(begin, first)
             entries += found
         return 0
-
-
-def _between(block: BlockRows, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-    """The rows of a block with start <= key < end."""
-    low = block.seek(start)
-    high = block.seek(end, low)
-    return list(zip(block.keys(low, high), block.values(low, high), strict=True))

@@ -125,7 +125,7 @@ def test_a_small_row_is_read_while_it_is_copied_out_of_a_file_that_is_removed(
     removed = Before(
         monkeypatch,
         Reader,
-        "row_part" if how == "read" else "row",
+        "_inline" if how == "read" else "row",
         lambda: write(local.backend, P, [Delete(key) for key in keys]),
     )
     if how == "get":
