@@ -52,7 +52,10 @@ def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> No
 
 
 def delete_row(backend: Backend, partition: bytes, key: bytes, etag: Etag) -> bool:
-    """Delete a row if it has this etag, or with any etag if the backend has no such deletion. True if it is gone."""
+    """Delete a row if it has this etag, or with any etag if the backend has no such deletion. True if it is gone.
+
+    Unavailable if the answer was lost: to be called again.
+    """
     try:
         if isinstance(backend, DeletesIf):
             backend.delete_if(partition, key, etag)
@@ -60,6 +63,8 @@ def delete_row(backend: Backend, partition: bytes, key: bytes, etag: Etag) -> bo
             delete_rows(backend, partition, [key])
     except Conflict:
         return False
+    except Ambiguous as error:
+        raise Unavailable(f"a row may not be deleted yet: {error}") from error
     return True
 
 
