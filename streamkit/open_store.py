@@ -37,6 +37,10 @@ __all__ = ["ArchiveRoot", "OpenStore", "open_stores"]
 ArchiveRoot = tuple[str, dict[str, str], Callable[[str, bytes], None] | None]
 """The archives' root, its delta-rs storage options, and a function that writes a small file there (`ArchiveWriter`)."""
 
+_ABSENT = 60.0
+"""Seconds between two looks at the list of spaces for a missing space, so that those who wait for it cost no more."""
+_MOST_ABSENT = 1000
+
 _open: weakref.WeakSet[OpenStore] = weakref.WeakSet()
 
 
@@ -101,6 +105,8 @@ class OpenStore:
         self._opening: dict[str, _Opening] = {}
         self._resting: dict[str, Space] = {}
         """Spaces that were open before the store rested, and have to be confirmed."""
+        self._absent: dict[str, float] = {}
+        """Missing spaces, and when they are looked for in the list of spaces again."""
         self.archives: dict[str, Archive] = {}
         self.attached: dict[Any, Any] = {}
         """Objects that clients of the store share in this process. They are freed with the store."""
@@ -163,8 +169,12 @@ class OpenStore:
     def _open(self, space: str, segments: tuple[str, ...] | None, headless: bool) -> tuple[Space | None, int | None]:
         found = open_space(self.context, space, self.node, self.most_bytes, segments)
         if found is None:
-            if not headless:
+            now = self.clock.monotonic()
+            if not headless and now >= self._absent.get(space, now):
                 check_head(self.context, space)
+                if len(self._absent) >= _MOST_ABSENT:
+                    self._absent.clear()
+                self._absent[space] = now + _ABSENT
             return None, None
         # Two threads may have opened it: both go on with the first.
         first = self.spaces.setdefault(space, found)

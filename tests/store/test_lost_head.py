@@ -10,9 +10,11 @@ import pytest
 
 import streamkit
 from harness.archived_world import SPACE, World
-from streamkit import CorruptData, Record, Store
+from streamkit import Client, CorruptData, Record, Store
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.store import inner
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
 
 ID = UUID(int=9)
 
@@ -173,5 +175,25 @@ def test_a_read_of_a_space_costs_no_look_at_the_list_of_spaces(monkeypatch: pyte
         assert bytes(CATALOG) not in asked
         store.produce("new", "s", [Record(b"x")])
         assert bytes(CATALOG) not in asked
-        assert list(store.consume_space("other")) == []
+        for _ in range(3):
+            assert list(store.consume_space("other")) == []
         assert asked.count(bytes(CATALOG)) == 1
+
+
+def test_a_process_that_waits_for_a_space_learns_in_a_minute_that_its_head_is_lost() -> None:
+    name, clock = uuid4().hex, ManualClock()
+
+    def connect() -> Client:
+        driver = MemoryDriver(name, remote=True, clock=clock)
+        return Client("memory://", driver, 30.0, None, 64 << 20, clock, None)
+
+    with connect() as client, connect() as other:
+        store = client.store(ID)
+        assert list(store.consume_space("a")) == []
+        other.store(ID).produce("a", "s", [Record(b"x")])
+        lose_head(other.store(ID))
+        clock.sleep(61)
+        with pytest.raises(CorruptData, match="has lost its head"):
+            list(store.consume_space("a"))
+        with pytest.raises(CorruptData, match="has lost its head"):
+            list(store.consume_space("a"))
