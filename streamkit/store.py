@@ -911,7 +911,8 @@ class Store:
         for committer in known.committers:
             partition = committer.partition
             partition.refresh()
-            finish(partition, Copies(self))
+            for text in finish(partition, Copies(self)).unreached:
+                warn("%s", text, store=self.id, space=space)
             expire_floor(committer)
             maintain(partition)
             if partition.changed.trimmed_rows == "remove":

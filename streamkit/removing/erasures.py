@@ -12,6 +12,7 @@ from ..log.segment_view import row_of
 from ..log.view import LogView
 from ..log.visible import floor_of
 from ..store import Store, inner
+from ..warn import warn
 
 __all__ = [
     "Seen",
@@ -116,7 +117,8 @@ def complete_erasures(store: Store, space: str) -> bool:
     copies = Copies(store)
     try:
         for partition in found.partitions if found is not None else ():
-            finish(partition, copies, wait=0.0)
+            for text in finish(partition, copies, wait=0.0).unreached:
+                warn("%s", text, store=store.id, space=space)
     except LeaseNotAcquired:
         return False
     return True
