@@ -536,11 +536,7 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
         records = {**dict(packs.all()), **records}  # a large transaction is in no pack: there are holes
     if not partition.remote:
         records = _worth_packing(records)
-    numbers = sorted(records)
-    numbers = numbers[bisect_left(numbers, head.floor.number) :]
-    builder = PackBuilder(first, head.watermark, partial(timestamp_of, partition), seed)
-    builder.add_all(numbers, [*map(records.__getitem__, numbers)])
-    pack = builder.finish()
+    pack = _pack_of(partition, first, head, records)
     most = _SHRINKS * partition.policy.inline if inline else 0
     begun, left = _begin(rows, most - sum(map(len, records.values())))
     if left >= 0:
@@ -550,6 +546,15 @@ def _extended(partition: Partition, head: Head, tail: _Tail, made: list[bytes], 
     run, packed = write_files(partition, chain(begun, rows), pack, made)
     files = (*head.packs, packed) if pack.records else head.packs
     return replace(head, manifest=manifest.with_run(run), packs=files, pack=b"")
+
+
+def _pack_of(partition: Partition, first: int, head: Head, records: Mapping[int, bytes]) -> EncodedPack:
+    """A pack of the transactions from `first` on, without those below the floor. The builder's parts are gone then."""
+    numbers = sorted(records)
+    numbers = numbers[bisect_left(numbers, head.floor.number) :]
+    builder = PackBuilder(first, head.watermark, partial(timestamp_of, partition), partition.seed)
+    builder.add_all(numbers, [*map(records.__getitem__, numbers)])
+    return builder.finish()
 
 
 def _begin(rows: Iterator[Chunk], room: int) -> tuple[list[Chunk], int]:
