@@ -28,7 +28,9 @@ from .log.keys import (
     segment_key,
     segment_name,
     space_key,
+    transaction_incarnation,
     transaction_number,
+    transaction_prefix,
 )
 from .log.partition import Partition, seed_of
 from .log.rows import Head, SegmentRow, Settings, decode_row, encode_row
@@ -160,9 +162,16 @@ def open_space(
     return Space([first, *others], node, most_bytes)
 
 
-def new_incarnation() -> bytes:
-    """8 bytes that no other space has, greater than those of before: so are the keys of its transactions, then."""
-    return ((time.time_ns() // 1_000_000 - EPOCH) << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
+def new_incarnation(backend: Backend, first: bytes) -> bytes:
+    """8 bytes that no other space has, greater than those of earlier spaces of the name: so are the keys of its
+    transactions, then. `first` is the key of the first partition, which keeps the ends of earlier logs. They may be in
+    the future, if the clock was set back."""
+    now = time.time_ns() // 1_000_000 - EPOCH
+    if not backend.limits.remote:
+        start, end = (transaction_prefix(prefix) for prefix in ((now << 23).to_bytes(8, "big"), b"\xff" * 8))
+        for row in backend.scan(first, start, end, values=False):
+            now = max(now, 1 + (int.from_bytes(transaction_incarnation(row.key), "big") >> 23))
+    return (now << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
 
 
 def catalog_row(backend: Backend, space: str) -> Value | None:
@@ -206,11 +215,11 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
     head repeats it. Unavailable if another process deletes it at the same time.
     """
     key, first = space_key(space), bytes(partition_key(space, 0))
-    settings = earlier = msgspec.structs.replace(settings, incarnation=new_incarnation())
+    settings = earlier = msgspec.structs.replace(settings, incarnation=new_incarnation(backend, first))
     etag = put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, settings), ABSENT, "try again")
     if etag is not None and not backend.limits.remote and time.time() - created_at(settings.incarnation) > _MEANWHILE:
         # A space of this name may have come and gone since. Its keys would be greater, and no transaction could follow.
-        settings = msgspec.structs.replace(settings, incarnation=new_incarnation())
+        settings = msgspec.structs.replace(settings, incarnation=new_incarnation(backend, first))
         etag = put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, settings), etag, "try again")
     if etag is None:
         value = catalog_row(backend, space)

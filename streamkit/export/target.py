@@ -286,7 +286,7 @@ class _Importer:
         if self._is_present:
             return
         if row is None:
-            incarnation = line.incarnation if self._is_free(line) else new_incarnation().hex()
+            incarnation = line.incarnation if self._is_free(line) else new_incarnation(self._backend, key).hex()
             data = msgspec.json.encode(_Marker(self._sha256, incarnation))
             self._put(key, _MARKER, data)
         else:

@@ -420,7 +420,7 @@ def test_a_lost_answer_to_a_request_for_a_lease_is_told_as_what_it_is() -> None:
 
 
 def test_the_same_plan_and_the_same_schedule_give_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamkit.space.new_incarnation", lambda: b"\x01" * 8)  # keys name it
+    monkeypatch.setattr("streamkit.space.new_incarnation", lambda *_: b"\x01" * 8)  # keys name it
     sweep = Sweep(MEMORY["remote"])
     plan = Plan.random(3, 0.2, SURVIVABLE)
 

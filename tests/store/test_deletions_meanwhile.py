@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from uuid import uuid4
 import pytest
 from fix_covered import EXHAUSTIVE
 
+import streamkit
 import streamkit_local
 from streamkit import Record, Store
 from streamkit.backend import Backend, Driver
@@ -245,3 +247,25 @@ def test_a_space_that_is_deleted_while_it_is_verified_is_not_damaged(tmp_path: P
         world, calls = World(kind, tmp_path, 2), 0
         assert world.process(act).verify().findings == (), f"call {at}"
         assert world.process().verify().findings == ()
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "remote"])
+def test_a_space_is_made_again_after_the_clock_was_set_back(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local log takes no key below those of the deleted space."""
+    now = time.time_ns
+    url = {
+        "memory": f"memory://{uuid4().hex}",
+        "local": tmp_path.as_uri(),
+        "remote": f"memory://{uuid4().hex}?remote=1",
+    }
+    with streamkit.connect(url[kind]) as client, client.store(uuid4()) as store:
+        for hours in 1, 2:
+            store.create_space(SPACE, partitions=2)
+            for segment in "a", "b", "c":
+                store.produce(SPACE, segment, [Record(b"%d" % hours)])
+            assert {entry.payload for entry in store.consume_space(SPACE)} == {b"%d" % hours}
+            store.delete_space(SPACE)
+            monkeypatch.setattr(time, "time_ns", lambda hours=hours: now() - hours * 3600 * 10**9)
+        assert store.produce(SPACE, "a", [Record(b"3")]).last_sequence == 1
