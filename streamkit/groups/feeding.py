@@ -90,7 +90,7 @@ class Feeder:
         blocks: list[EntryBlock] = []
         cursors: list[tuple[Stream, StreamCursor]] = []
         for stream, start, count in wanted:
-            block, after = self._block(stream, start, count, ticket, state)
+            block, after = self._block(lane, stream, start, count, ticket, state)
             if block is None:
                 after = ends[stream]  # all up to there was removed
             cursors.append((stream, after))
@@ -229,7 +229,7 @@ class Feeder:
         return [(stream, cursor, min(count, share)) for stream, cursor, count in streams]
 
     def _block(
-        self, stream: Stream, start: StreamCursor, count: int, ticket: int, state: FeedState
+        self, lane: int, stream: Stream, start: StreamCursor, count: int, ticket: int, state: FeedState
     ) -> tuple[EntryBlock | None, StreamCursor]:
         entries, after = self._core.source.read(stream, start, count)
         if not entries:
@@ -240,7 +240,8 @@ class Feeder:
         if self._core.settings.queue:
             priority, bucket, delayed = queue_class(str(stream))
             if delayed:
-                ready = tuple(entry.timestamp + int(entry.metadata.get(DELAY, "0")) for entry in entries)
+                now = self._core.lane(lane).chain.now()  # earlier than a timestamp if a clock was set back since
+                ready = tuple(min(entry.timestamp, now) + int(entry.metadata.get(DELAY, "0")) for entry in entries)
         if self._core.keyed:
             keys = tuple(key_hash(entry, self._core.settings.key) for entry in entries)
         begin = self._core.source.start_of(stream, entries[0])

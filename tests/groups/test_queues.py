@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
 
+from streamkit.client import Client
 from streamkit.groups import Consumer
 from streamkit.groups.events import Stream
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
 
 
 def take(consumer: Consumer, limit: int = 10, wait: float = 0.0) -> list[bytes]:
@@ -170,3 +174,17 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
     with pytest.raises(error):
         queue.put(b"1", **wrong)  # type: ignore[arg-type]
     assert list(subject.store.get_spaces()) == []
+
+
+def test_a_delay_counts_from_now_if_a_clock_was_set_back() -> None:
+    """A timestamp is never before an earlier one. So it is ahead of the clock, and so would the end of the delay be."""
+    name, id = uuid4().hex, uuid4()
+    for start, payload in (1_800_003_600.0, b"1"), (1_800_000_000.0, b"2"):
+        clock = ManualClock(start)
+        driver = MemoryDriver(name, clock=clock, sleep=clock.sleep)
+        queue = Client(f"memory://{name}", driver, 30.0, None, 64 << 20, clock).store(id).queue("emails")
+        queue.put(payload, delay=5.0)
+    with queue.consumer() as consumer:
+        assert take(consumer) == []
+        clock.sleep(6.0)
+        assert sorted(take(consumer)) == [b"1", b"2"]
