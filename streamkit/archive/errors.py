@@ -80,6 +80,11 @@ def mapped(url: str, options: Mapping[str, str]) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # of delta-rs, which calls it no Exception
             raise
+        if "Forked process" in str(error):
+            raise PermanentError(
+                f"{url}: this process was forked from one that had used a table, and delta-rs works in that one alone: "
+                'start processes with "spawn", as in multiprocessing.get_context("spawn")'
+            ) from error
         raise Damaged(f"{url}: the table cannot be read: {_plain(error, options)}") from error
 
 

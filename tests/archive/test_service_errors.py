@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -148,3 +149,31 @@ def test_a_denied_archive_is_access_denied(service: Service, monkeypatch: pytest
         with pytest.raises(AccessDenied) as caught:
             client.delete_store(store.id)
         assert str(caught.value).isprintable()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_told_to_be_spawned(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKED, tmp_path.as_uri()], stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    )
+    assert "PermanentError" in done.stdout
+    assert "spawn" in done.stdout
+
+
+_FORKED = """
+import os, sys, uuid, streamkit
+
+client = streamkit.connect(sys.argv[1] + "/store", archive=sys.argv[1] + "/archive")
+store = client.store(uuid.uuid4())
+store.produce("space", "s", [streamkit.Record(b"1")])
+store.archive("space")
+store.produce("space", "s", [streamkit.Record(b"2")])
+child = os.fork()
+if child == 0:
+    try:
+        store.archive("space")
+    except streamkit.StreamkitError as error:
+        print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
