@@ -1,4 +1,4 @@
-//! Checked parts of a row's file: see backends/streamkit_local/rowfile.py.
+//! Parts of a row's file: see backends/streamkit_local/rowfile.py.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,39 +35,48 @@ fn read_at(_fd: i32, _buffer: &mut [u8], _at: u64) -> Option<()> {
     None
 }
 
-/// A value of `size` bytes, which begins at byte `value` of an open file. `table` has the checksums of its blocks.
+/// A value of `size` bytes, which begins at byte `value` of an open file.
 #[derive(Clone, Copy)]
-pub struct Content<'a> {
+pub struct Content {
     pub fd: i32,
     pub value: u64,
-    pub table: &'a [u8],
     pub size: usize,
 }
 
-impl Content<'_> {
-    /// Calls `then` with `length` bytes from byte `start`, or fewer at the end. None if they are damaged, or if Python
-    /// has to read them.
-    pub fn part<T>(&self, start: usize, length: usize, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+impl Content {
+    /// Calls `then` with `length` bytes from byte `start`, which nobody has checked. None if they cannot be read.
+    pub fn bytes<T>(&self, start: usize, length: usize, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
+        if length > MOST || start.checked_add(length)? > self.size {
+            return None;
+        }
+        BUFFER.with(|kept| {
+            let mut kept = kept.try_borrow_mut().ok()?;
+            if kept.len() < length {
+                kept.resize(length, 0);
+            }
+            let buffer = &mut kept[..length];
+            read_at(self.fd, buffer, self.value.checked_add(start as u64)?)?;
+            then(buffer)
+        })
+    }
+
+    /// `length` bytes from byte `start`, or fewer at the end, that agree with `table`, the checksums of the value's
+    /// blocks. None if they do not, or if Python has to read them.
+    fn part(&self, table: &[u8], start: usize, length: usize) -> Option<Vec<u8>> {
         let end = start.checked_add(length)?.min(self.size);
-        if start >= end || end - start > MOST {
+        if start >= end {
             return None;
         }
         let first = start / BLOCK;
         let begin = first * BLOCK;
         let stop = end.div_ceil(BLOCK).checked_mul(BLOCK)?.min(self.size);
-        BUFFER.with(|kept| {
-            let mut kept = kept.try_borrow_mut().ok()?;
-            if kept.len() < stop - begin {
-                kept.resize(stop - begin, 0);
-            }
-            let buffer = &mut kept[..stop - begin];
-            read_at(self.fd, buffer, self.value.checked_add(begin as u64)?)?;
-            for (number, block) in buffer.chunks(BLOCK).enumerate() {
-                if crc32(block, 0) != u32_at(self.table, 4 * (first + number))? {
+        self.bytes(begin, stop - begin, |data| {
+            for (number, block) in data.chunks(BLOCK).enumerate() {
+                if crc32(block, 0) != u32_at(table, 4 * (first + number))? {
                     return None;
                 }
             }
-            then(&buffer[start - begin..end - begin])
+            Some(data[start - begin..end - begin].to_vec())
         })
     }
 }
@@ -85,8 +94,8 @@ pub fn read_part<'py>(
     #[pyo3(from_py_with = some)] length: Option<usize>,
 ) -> Option<Bound<'py, PyBytes>> {
     let (size, start, length) = (size?, start?, length?);
-    let content = Content { fd, value, table, size };
-    let part = py.detach(|| content.part(start, length, |part| Some(part.to_vec())))?;
+    let content = Content { fd, value, size };
+    let part = py.detach(|| content.part(table, start, length))?;
     Some(PyBytes::new(py, &part))
 }
 
@@ -128,24 +137,14 @@ impl Counts {
 pub struct OpenRow {
     file: Py<PyWeakrefReference>,
     value: u64,
-    table: Py<PyBytes>,
     size: usize,
     pub counts: Py<Counts>,
 }
 
-/// An open file and what `Content` needs of it.
+/// A value, and its file, which stays open meanwhile.
 pub struct Held<'py> {
     _file: Bound<'py, PyAny>,
-    fd: i32,
-    value: u64,
-    table: Bound<'py, PyBytes>,
-    size: usize,
-}
-
-impl Held<'_> {
-    pub fn content(&self) -> Content<'_> {
-        Content { fd: self.fd, value: self.value, table: self.table.as_bytes(), size: self.size }
-    }
+    pub content: Content,
 }
 
 impl OpenRow {
@@ -153,18 +152,18 @@ impl OpenRow {
     pub fn hold<'py>(&self, py: Python<'py>) -> Option<Held<'py>> {
         let file = self.file.bind(py).upgrade()?;
         let fd = file.getattr(intern!(py, "fd")).ok()?.extract().ok()?;
-        let table = self.table.bind(py).clone();
-        (fd >= 0).then_some(Held { _file: file, fd, value: self.value, table, size: self.size })
+        let content = Content { fd, value: self.value, size: self.size };
+        (fd >= 0).then_some(Held { _file: file, content })
     }
 }
 
 #[pymethods]
 impl OpenRow {
-    /// `file`: its `fd`, and `table`, the start of the value and the checksums of its blocks. `size`: of the value.
+    /// `file`: its `fd`, and `table`, which begins with the start of the value. `size`: of the value.
     #[new]
     fn new(file: &Bound<'_, PyAny>, size: usize, counts: Py<Counts>) -> PyResult<Self> {
-        let (value, table) = file.getattr(intern!(file.py(), "table"))?.extract()?;
-        Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), value, table, size, counts })
+        let value = file.getattr(intern!(file.py(), "table"))?.get_item(0)?.extract()?;
+        Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), value, size, counts })
     }
 }
 

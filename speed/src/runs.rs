@@ -41,23 +41,22 @@ struct Span<'a> {
 }
 
 /// A block that is to be read.
-struct Wanted<'a> {
-    content: Content<'a>,
+struct Wanted {
+    content: Content,
     start: usize,
     length: usize,
     seed: u32,
 }
 
-impl<'a> Wanted<'a> {
-    fn new(content: Content<'a>, file: &File, tail: &Tail<'_>, number: usize) -> Option<Self> {
+impl Wanted {
+    fn new(content: Content, file: &File, tail: &Tail<'_>, number: usize) -> Option<Self> {
         let (offset, length) = tail.place(number);
         let start = file.start.checked_add(offset as usize)?;
         Some(Wanted { content, start, length: length as usize, seed: file.seed ^ offset })
     }
 
     fn read(&self) -> Option<Block> {
-        let exact = |part: &[u8]| if part.len() == self.length { block::decode(part, self.seed) } else { None };
-        self.content.part(self.start, self.length, exact)
+        self.content.bytes(self.start, self.length, |data| block::decode(data, self.seed))
     }
 }
 
@@ -156,7 +155,7 @@ impl Directory {
             return Some(Found::Kept(found.cast_into::<Block>().ok()?));
         }
         let (held, row) = self.hold(py, file)?;
-        let wanted = Wanted::new(held.content(), file, tail, number)?;
+        let wanted = Wanted::new(held.content, file, tail, number)?;
         let block = py.detach(|| wanted.read())?;
         row.get().counts.get().add(1, wanted.length as u64);
         Some(Found::Read(block, key))
@@ -186,10 +185,10 @@ impl Directory {
             }
         }
         if !absent.is_empty() {
-            let wanted: Vec<Wanted<'_>> = absent
+            let wanted: Vec<Wanted> = absent
                 .iter()
                 .map(|(_, held_at, span, number)| {
-                    Wanted::new(held[*held_at].0.content(), span.file, &span.tail, *number)
+                    Wanted::new(held[*held_at].0.content, span.file, &span.tail, *number)
                 })
                 .collect::<Option<_>>()?;
             let read: Vec<Block> = py.detach(|| wanted.iter().map(Wanted::read).collect::<Option<_>>())?;
