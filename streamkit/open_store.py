@@ -37,7 +37,7 @@ __all__ = ["ArchiveRoot", "OpenStore", "open_stores"]
 ArchiveRoot = tuple[str, dict[str, str], Callable[[str, bytes], None] | None]
 """The archives' root, its delta-rs storage options, and a function that writes a small file there (`ArchiveWriter`)."""
 
-_ABSENT = 60.0
+_ABSENT = 600.0
 """Seconds between two looks at the list of spaces for a missing space, so that those who wait for it cost no more."""
 _MOST_ABSENT = 1000
 

@@ -23,7 +23,6 @@ from .log.keys import (
     EPOCH,
     HEAD,
     SEGMENTS,
-    created_at,
     partition_key,
     segment_key,
     segment_name,
@@ -57,8 +56,6 @@ __all__ = [
 
 MOST_PARTITIONS = 1024
 """Partitions that a space may have."""
-_MEANWHILE = 0.001
-"""Seconds. No space is made, written to and deleted in less."""
 _LEAST = 0.1
 """The least share of its created value that a window or a grace may be changed to. Code that relies on a value that
 others may have changed relies on much less: `Freshness` on a thirtieth of the grace, routes on a twentieth of the
@@ -167,11 +164,18 @@ def new_incarnation(backend: Backend, first: bytes) -> bytes:
     transactions, then. `first` is the key of the first partition, which keeps the ends of earlier logs. They may be in
     the future, if the clock was set back."""
     now = time.time_ns() // 1_000_000 - EPOCH
-    if not backend.limits.remote:
-        start, end = (transaction_prefix(prefix) for prefix in ((now << 23).to_bytes(8, "big"), b"\xff" * 8))
-        for row in backend.scan(first, start, end, values=False):
-            now = max(now, 1 + (int.from_bytes(transaction_incarnation(row.key), "big") >> 23))
+    for ended in _ended_since(backend, first, (now << 23).to_bytes(8, "big")):
+        now = max(now, 1 + (int.from_bytes(ended, "big") >> 23))
     return (now << 23 | int.from_bytes(urandom(3)) >> 1).to_bytes(8, "big")
+
+
+def _ended_since(backend: Backend, first: bytes, incarnation: bytes) -> list[bytes]:
+    """The incarnations of earlier spaces, from `incarnation` on, whose ends are in the log of the first partition.
+    None where a call is a request: there the order of their keys does not matter."""
+    if backend.limits.remote:
+        return []
+    start, end = transaction_prefix(incarnation), transaction_prefix(b"\xff" * 8)
+    return [transaction_incarnation(row.key) for row in backend.scan(first, start, end, values=False)]
 
 
 def catalog_row(backend: Backend, space: str) -> Value | None:
@@ -217,8 +221,8 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
     key, first = space_key(space), bytes(partition_key(space, 0))
     settings = earlier = msgspec.structs.replace(settings, incarnation=new_incarnation(backend, first))
     etag = put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, settings), ABSENT, "try again")
-    if etag is not None and not backend.limits.remote and time.time() - created_at(settings.incarnation) > _MEANWHILE:
-        # A space of this name may have come and gone since. Its keys would be greater, and no transaction could follow.
+    if etag is not None and _ended_since(backend, first, settings.incarnation):
+        # A space of this name has come and gone since. Its keys are greater, and no transaction could follow them.
         settings = msgspec.structs.replace(settings, incarnation=new_incarnation(backend, first))
         etag = put_settled(backend, clock, bytes(CATALOG), key, encode_row(key, settings), etag, "try again")
     if etag is None:

@@ -128,7 +128,7 @@ def test_a_read_whose_last_row_is_lost_is_not_a_short_one(store: Store, monkeypa
     partition = partition_of(store)
     bring_forward(partition)
     write(store, 20)
-    monkeypatch.setattr(upkeep, "_data_rows", lambda segment, pieces: [])
+    monkeypatch.setattr(upkeep, "_data_rows", lambda segments, tail: ([], []))
     bring_forward(partition)
     assert not partition.tail.pieces
     with pytest.raises(CorruptData, match=r"'a'.* where sequence 11 is"):

@@ -180,7 +180,7 @@ def test_a_read_of_a_space_costs_no_look_at_the_list_of_spaces(monkeypatch: pyte
         assert asked.count(bytes(CATALOG)) == 1
 
 
-def test_a_process_that_waits_for_a_space_learns_in_a_minute_that_its_head_is_lost() -> None:
+def test_a_process_that_waits_for_a_space_learns_in_ten_minutes_that_its_head_is_lost() -> None:
     name, clock = uuid4().hex, ManualClock()
 
     def connect() -> Client:
@@ -192,7 +192,7 @@ def test_a_process_that_waits_for_a_space_learns_in_a_minute_that_its_head_is_lo
         assert list(store.consume_space("a")) == []
         other.store(ID).produce("a", "s", [Record(b"x")])
         lose_head(other.store(ID))
-        clock.sleep(61)
+        clock.sleep(601)
         with pytest.raises(CorruptData, match="has lost its head"):
             list(store.consume_space("a"))
         with pytest.raises(CorruptData, match="has lost its head"):
