@@ -18,12 +18,13 @@ S3 = services()[0]
 
 
 def test_consumers_of_several_processes_take_few_requests_an_entry() -> None:
-    """The requests are counted until the log is empty, those of the start included."""
-    result = Case(S3, 4, 10, 8_000).run()
-    assert result.reads + result.writes <= 0.4
+    """The requests are counted until the log is empty, those of the start included. It is long enough that the shares
+    of the consumers do not depend on chance."""
+    result = Case(S3, 4, 10, 24_000).run()
+    assert result.reads + result.writes <= 0.25
     assert result.writes <= 0.15
-    assert result.rate >= 500
-    assert result.spread < 0.5
+    assert result.rate >= 700
+    assert result.spread < 0.4
 
 
 def test_of_entries_that_are_taken_one_by_one_each_is_little_more_than_a_commit() -> None:
