@@ -3,9 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCFunction, PyString};
+use pyo3::types::{PyBytes, PyString};
 
 use crate::bytes::{View, some, with_bytes};
 use crate::encode::{WHOLE, row};
@@ -31,16 +30,6 @@ mod lock {
         // SAFETY: it takes no memory.
         unsafe { libc::flock(fd, libc::LOCK_UN) };
     }
-
-    /// All of `data`.
-    pub fn write(fd: c_int, data: &[u8], at: u64) -> std::io::Result<()> {
-        use std::fs::File;
-        use std::mem::ManuallyDrop;
-        use std::os::fd::FromRawFd;
-        use std::os::unix::fs::FileExt;
-        // SAFETY: the caller keeps the descriptor open, and it is not closed here.
-        ManuallyDrop::new(unsafe { File::from_raw_fd(fd) }).write_all_at(data, at)
-    }
 }
 
 #[cfg(not(unix))]
@@ -52,10 +41,6 @@ mod lock {
     }
 
     pub fn release(_fd: c_int) {}
-
-    pub fn write(_fd: c_int, _data: &[u8], _at: u64) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::Unsupported.into())
-    }
 }
 
 /// Words of a head, which other processes read and write at the same time.
@@ -81,26 +66,11 @@ impl<'a> Words<'a> {
             && self.base.load(Ordering::SeqCst) == base
             && self.dirty.load(Ordering::SeqCst) == 0
     }
-
-    fn publish(&self, end: u64, is_synced: bool) {
-        self.end.store(end, Ordering::SeqCst);
-        if is_synced {
-            self.synced.store(end, Ordering::SeqCst);
-        }
-        self.dirty.store(0, Ordering::SeqCst);
-    }
 }
 
 /// A position in one word, with 16 bits that check it: see `seal` in backends/streamkit_local/head.py.
 fn seal(position: u64) -> Option<u64> {
     (position >> 48 == 0).then(|| position << 16 | (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
-}
-
-fn os_error(error: std::io::Error) -> PyErr {
-    match error.raw_os_error() {
-        Some(code) => PyOSError::new_err((code, error.to_string())),
-        None => error.into(),
-    }
 }
 
 /// Appends a small row that is put with NEXT, at `position`, which is byte `at` of the open file, and publishes it. The
@@ -138,40 +108,32 @@ pub fn append_row(
     if fd < 0 || !words.are(end, base) {
         return Ok(0);
     }
-    // A function of Python's in its place is called.
-    let (direct, durable) = (write.is_exact_instance_of::<PyCFunction>(), sync.is_some());
     let ready = py.detach(|| {
         if !lock::take(fd) {
-            return Ok(false);
+            return false;
         }
-        if !(words.are(end, base) && is_unchanged(&directory, place)) {
+        let ready = words.are(end, base) && is_unchanged(&directory, place);
+        if !ready {
             lock::release(fd);
-            return Ok(false);
         }
-        words.dirty.store(1, Ordering::SeqCst);
-        if direct {
-            lock::write(fd, &row, at)?;
-            if !durable {
-                words.publish(word, false);
-                lock::release(fd);
-            }
-        }
-        Ok(true)
+        ready
     });
-    match ready {
-        Ok(true) if direct && !durable => return Ok(word),
-        Ok(true) => {}
-        Ok(false) => return Ok(0),
-        Err(error) => return Err(os_error(error)),
+    if !ready {
+        return Ok(0);
     }
-    let mut done = if direct { row.len() } else { 0 };
+    words.dirty.store(1, Ordering::SeqCst);
+    let mut done = 0;
     while done < row.len() {
         done += write.call1((fd, PyBytes::new(py, &row[done..]), at + done as u64))?.extract::<usize>()?;
     }
     if let Some(sync) = sync {
         sync.call0()?;
     }
-    words.publish(word, durable);
+    words.end.store(word, Ordering::SeqCst);
+    if sync.is_some() {
+        words.synced.store(word, Ordering::SeqCst);
+    }
+    words.dirty.store(0, Ordering::SeqCst);
     lock::release(fd);
     Ok(word)
 }
