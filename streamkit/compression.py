@@ -17,6 +17,7 @@ __all__ = ["Compressor", "compress", "decompress", "decompress_pieces", "load_zs
 _LEVEL = 1
 _QUICK = -1
 _HARD = 0.4
+"""The share of its bytes that data keeps if it hardly shrinks."""
 _SHORT = 1 << 20
 """Making a compressor takes longer than compressing less than this. A kept compressor holds memory in proportion to its
 input."""

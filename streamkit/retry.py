@@ -229,16 +229,10 @@ class RetryingBackend:
 
     def delete_if(self, partition: bytes, key: bytes, etag: Etag) -> None:
         """See `streamkit.backend.DeletesIf`; a backend that is none deletes the row with any etag."""
-        inner = self._inner
-        if not isinstance(inner, DeletesIf):
-            self.delete(partition, [key])
-            return
 
         def delete() -> None:
-            try:
-                inner.delete_if(partition, key, etag)
-            except Ambiguous as error:
-                raise Unavailable(f"a row may not be deleted yet: {error}") from error
+            if not delete_row(self._inner, partition, key, etag):
+                raise Conflict(key)
 
         self._retry(delete)
 

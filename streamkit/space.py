@@ -171,7 +171,8 @@ def new_incarnation(backend: Backend, first: bytes) -> bytes:
 
 def _ended_since(backend: Backend, first: bytes, incarnation: bytes) -> list[bytes]:
     """The incarnations of earlier spaces, from `incarnation` on, whose ends are in the log of the first partition.
-    None where a call is a request: there the order of their keys does not matter."""
+
+    Empty where a call is a request: there the order of their keys does not matter."""
     if backend.limits.remote:
         return []
     start, end = transaction_prefix(incarnation), transaction_prefix(b"\xff" * 8)

@@ -46,15 +46,11 @@ class Writer:
 
     def commit_part(self, space: str, part: Part) -> SegmentStatus:
         """Commit a part that has a body, as `commit_one` does a request."""
-        known = self._shared.spaces.get(space)
-        if known is None or self._handle.closed or len(known.committers) > 1:
-            committer = self.committer(space, (part,))
-        else:
-            committer = known.committers[0]
+        committer = self.committer(space, (part,))
         made = committer.commit_alone(part)
         if made is None:
             request = Request((part,))
-            committer.commit(request)
+            committer.commit_queued(request)
             return self.status(committer.partition, part.segment, request)
         _, _, row, piece, trx, status = made
         return status or written(committer.partition, {part.segment: row}, trx, piece.count)[part.segment]

@@ -23,6 +23,11 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture(params=KINDS)
 def world(request: pytest.FixtureRequest, scratch: Path) -> World:
+    return world_of(request, scratch)
+
+
+def world_of(request: pytest.FixtureRequest, scratch: Path) -> World:
+    """The world of the kind that is the parameter of `request`."""
     match request.param:
         case "memory" | "remote":
             return memory(f"memory://{uuid4()}" + ("?remote=1" if request.param == "remote" else ""), scratch)

@@ -130,6 +130,15 @@ impl Block {
         self.value(key).map(|value| PyBytes::new(py, value))
     }
 
+    /// The rows with start <= key < end.
+    fn between<'py>(&self, py: Python<'py>, start: &[u8], end: &[u8]) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        for (key, value) in (self.find(start, 0)..self.rows).map(|at| self.row(at)).take_while(|row| row.0 < end) {
+            list.append((PyBytes::new(py, key), PyBytes::new(py, value)))?;
+        }
+        Ok(list)
+    }
+
     fn keys<'py>(&self, py: Python<'py>, low: usize, high: usize) -> PyResult<Bound<'py, PyList>> {
         self.parts(py, 0, low, high)
     }

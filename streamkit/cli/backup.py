@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
 from streamkit.backup import BackupPoint
 from streamkit.terminal import amount
 
-from ..url import shown_text
-from .options import Json, MaxTimestamp, StoreOptions, open_client, with_options
+from .options import Json, MaxTimestamp, StoreOptions, open_client, store_uuid, with_options
 from .output import iso, print_line, print_note, print_result, record_line
 from .progress import progress
 
@@ -138,7 +136,7 @@ def restore(
         for name, value in given.items():
             if value:
                 raise typer.BadParameter(f"{name} goes with --from, not with --backup", param_hint=name)
-        of = None if backup_of is None else _uuid(backup_of, "--backup-of")
+        of = None if backup_of is None else store_uuid(backup_of, "--backup-of")
         with named.open() as opened, progress("restoring", unit="B") as bar:
             restored = opened.restore_backup(
                 source,
@@ -163,7 +161,7 @@ def restore(
         if number is not None:
             raise typer.BadParameter(f"{name} goes with --backup, not with --from", param_hint=name)
     assert origin is not None
-    other = _uuid(origin, "--from")
+    other = store_uuid(origin, "--from")
     with (
         open_client(from_url or named.url, from_archive or (None if from_url else named.archive)) as client,
         named.open() as opened,
@@ -182,10 +180,3 @@ def restore(
         f"{amount(report.present, 'transaction')} existed already",
         json,
     )
-
-
-def _uuid(text: str, option: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise typer.BadParameter(f"{shown_text(text)} is not a UUID", param_hint=option) from None

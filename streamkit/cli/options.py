@@ -38,6 +38,7 @@ __all__ = [
     "note_missing",
     "open_client",
     "resolved_url",
+    "store_uuid",
     "with_options",
     "with_store",
 ]
@@ -115,6 +116,14 @@ def open_client(url: str | None, archive: str | None = None) -> Client:
         raise typer.BadParameter(str(error), param_hint=hint) from None
 
 
+def store_uuid(text: str, option: str) -> UUID:
+    """The UUID of a store, which `option` has named."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise typer.BadParameter(f"{shown_text(text)} is not a UUID", param_hint=option) from None
+
+
 class StoreOptions(NamedTuple):
     """The options of a command that name a store."""
 
@@ -129,11 +138,7 @@ class StoreOptions(NamedTuple):
         with open_client(self.url, self.archive) as client:
             if not named:
                 raise typer.BadParameter(_no_store(client), param_hint="--store")
-            try:
-                chosen = UUID(named)
-            except ValueError:
-                raise typer.BadParameter(f"{shown_text(named)} is not a UUID", param_hint="--store") from None
-            with client.store(chosen) as store:
+            with client.store(store_uuid(named, "--store")) as store:
                 yield store
 
     def check_exists(self, store: Store) -> None:

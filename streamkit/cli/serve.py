@@ -11,8 +11,7 @@ from uuid import UUID
 
 import typer
 
-from ..url import shown_text
-from .options import Json, StoreId, Url, open_client, resolved_url
+from .options import Json, StoreId, Url, open_client, resolved_url, store_uuid
 from .output import print_line, print_note
 
 __all__ = ["console", "keys", "serve"]
@@ -103,12 +102,7 @@ def serve(
 
 def _own_store(store: str | None) -> UUID | None:
     named = store or os.environ.get("STREAMKIT_STORE")
-    if not named:
-        return None
-    try:
-        return UUID(named)
-    except ValueError:
-        raise typer.BadParameter(f"{shown_text(named)} is not a UUID", param_hint="--store") from None
+    return store_uuid(named, "--store") if named else None
 
 
 def _check_tls(certificate: Path, key: Path | None) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from ..log.idempotency import lasts
 from ..log.index_rows import decode_index_row, encode_index_row, join_data, piece_count
-from ..log.keys import DATA, KEYS
+from ..log.keys import DATA_END, DATA_START, KEYS, SEQUENCE_BYTES
 from ..log.rows import DataRow, KeyRow
 from .cursor import Chunk
 from .run_format import Stored
@@ -23,8 +23,6 @@ ROW_BYTES = 8 << 10
 """Data rows are joined while they have together at most so many bytes,"""
 PIECES = 256
 """and so many pieces."""
-_SEQUENCE = 8
-_DATA, _DATA_END = DATA.children()
 _KEYS, _KEYS_END = KEYS.children()
 
 Rules = Callable[[list[bytes], list[bytes], bool], Chunk]
@@ -48,8 +46,8 @@ class Expiry(msgspec.Struct, frozen=True, gc=False):
         return keys, values
 
     def _without_removed(self, keys: list[bytes], values: list[bytes]) -> Chunk:
-        low = bisect_left(keys, _DATA)
-        high = bisect_left(keys, _DATA_END, low)
+        low = bisect_left(keys, DATA_START)
+        high = bisect_left(keys, DATA_END, low)
         kept_keys, kept_values = keys[:low], values[:low]
         for key, value in zip(keys[low:high], values[low:high], strict=True):
             pieces = decode_index_row(DataRow, key, value).pieces
@@ -110,8 +108,8 @@ def compact(chunks: Iterable[Chunk | Stored], rules: Rules | None, *, oldest: bo
         if held[0]:
             keys, values = held[0] + keys, held[1] + values
             held = [], []
-        low = bisect_left(keys, _DATA)
-        high = bisect_left(keys, _DATA_END, low)
+        low = bisect_left(keys, DATA_START)
+        high = bisect_left(keys, DATA_END, low)
         if low < high:
             data = _join_rows(keys[low:high], values[low:high])
             if high == len(keys):
@@ -124,7 +122,7 @@ def compact(chunks: Iterable[Chunk | Stored], rules: Rules | None, *, oldest: bo
 
 def _join_rows(keys: list[bytes], values: list[bytes]) -> Chunk:
     """Data rows, with neighbours of one segment joined."""
-    segments = [key[:-_SEQUENCE] for key in keys]
+    segments = [key[:-SEQUENCE_BYTES] for key in keys]
     # One byte a row: whether the next one is of the same segment. Most are alone, and whole stretches are copied.
     same = bytes(map(eq, segments, islice(segments, 1, None))) + b"\x00"
     first = same.find(1)

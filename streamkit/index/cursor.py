@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..log.keys import DATA
+from ..log.keys import DATA_START, SEQUENCE_BYTES
 from ..log.manifest import RunFile
 from .run_format import Block, RunTail, Stored, decode_block
 
@@ -20,9 +20,6 @@ _DECODED = 8
 _CACHED = 8
 """A step with more blocks of one run than that leaves the cache alone."""
 _MOST_AHEAD = 256 << 10
-_SEQUENCE = 8
-"""Bytes of the sequence at the end of a data row's key."""
-_DATA = bytes(DATA.children()[0])
 _AFTER = b"\xff" * 9
 """After every sequence."""
 _STORED = 32
@@ -165,10 +162,10 @@ class Cursor:
         All of their rows are of one segment, which goes on in the next block, and before `end`."""
         _, tail, number = self._pending[at][0]
         first = tail.first(number)
-        segment = first[:-_SEQUENCE]
+        segment = first[:-SEQUENCE_BYTES]
         if number + 1 == tail.blocks or not tail.first(number + 1).startswith(segment):
             return 0
-        if first < self._start or not first.startswith(_DATA):
+        if first < self._start or not first.startswith(DATA_START):
             return 0
         stop = tail.last_block(segment + _AFTER)
         return stop - number if end is None else max(min(stop, tail.block_of(end)) - number, 0)

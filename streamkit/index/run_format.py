@@ -31,7 +31,7 @@ from .. import speed
 from ..checksum import crc32
 from ..compression import Compressor, compress, decompress
 from ..errors import CorruptData, UnsupportedVersion
-from ..log.keys import DATA, run_key
+from ..log.keys import DATA_END, SEQUENCE_BYTES, run_key
 from ..log.manifest import RunFile
 from .subject_filter import BITS, PREFIXES, filter_of, hash_of, hashes_of, read_filter, subject_of
 
@@ -66,10 +66,7 @@ _SMALL = 256
 _MOST = 1 << 30
 _DEDUPE = 1 << 16
 _INLINE_ID = b""
-_DATA_END = DATA.children()[1]
 _twin: Any = speed.twin
-_SEQUENCE = 8
-"""Bytes of the sequence at the end of a data row's key."""
 _STEP = 16
 """A tail keeps the first key of every 16th block as an object of its own."""
 
@@ -262,7 +259,7 @@ class RunTail:
         self.words = words
         self.rows = rows
         subjects = 64 * len(words) / BITS
-        self.single = rows < 1.25 * subjects * (1 if last_key < _DATA_END else 2)
+        self.single = rows < 1.25 * subjects * (1 if last_key < DATA_END else 2)
         """Most segments have one data row here, and their status if it has statuses."""
         self.size = (
             len(index)
@@ -457,7 +454,7 @@ class SectionBuilder:
             self._rows += _BLOCK.unpack_from(moved)[2]
             self._put(tail.first(at), moved)
         end = stored.end
-        self._last = end[:-_SEQUENCE] + (int.from_bytes(end[-_SEQUENCE:]) - 1).to_bytes(_SEQUENCE)
+        self._last = end[:-SEQUENCE_BYTES] + (int.from_bytes(end[-SEQUENCE_BYTES:]) - 1).to_bytes(SEQUENCE_BYTES)
         self._copied = moved, start
         hash = hash_of(subject_of(first))
         if not self._hashes or self._hashes[-1] != hash:

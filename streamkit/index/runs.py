@@ -16,7 +16,7 @@ from .. import speed
 from ..backend import Backend, OpenedRow, OpensRows, Range
 from ..errors import CorruptData
 from ..log.damaged_file import in_index
-from ..log.keys import DATA, SEGMENTS, data_range, run_key, segment_key
+from ..log.keys import DATA_END, DATA_START, SEGMENTS, SEQUENCE_BYTES, data_range, run_key, segment_key
 from ..log.manifest import Manifest, Run, RunFile
 from ..log.ranges import read_ranges
 from .block_cache import BlockCache
@@ -36,7 +36,6 @@ _NEAR = 8
 """Blocks of a run that are read one by one, without looking ahead."""
 _FEW = 8
 """Statuses that are looked for in two places at once."""
-_DATA, _DATA_END = DATA.children()
 _STATUSES, _STATUSES_END = SEGMENTS.children()
 _JOINED = 1 << 20
 """The most bytes of neighbouring blocks that are one range."""
@@ -44,8 +43,6 @@ _MANY = 32
 """The number of keys that are looked for together on a disk, one run after the other."""
 _ID = 16
 """Bytes of a file's id."""
-_SEQUENCE = 8
-"""Bytes of a sequence, at the end of a data row's key."""
 _END = b"\xff" * 301
 """A key after every other key."""
 _SPAN = 256 << 10
@@ -321,7 +318,7 @@ class Runs:
             blocks.append(self.inline)
         newest: dict[bytes, bytes] = {}
         for block in blocks:
-            newest.update(_between(block, start, end))
+            newest.update(block.between(start, end))
         return iter(sorted(newest.items()))
 
     @in_index
@@ -428,7 +425,7 @@ class Runs:
         blocks, newest, count = near
         key = segment_key(segment)
         inline = self.inline
-        if inline is not None and (_between(inline, start, end) or inline.get(key) is not None):
+        if inline is not None and (inline.between(start, end) or inline.get(key) is not None):
             blocks.append(inline)
             count = 1
         else:
@@ -573,7 +570,7 @@ class Runs:
                         tail.used = True
                         continue
             cursors.append(Cursor(files, at, start, end, seed, hash, mask, ahead, True))
-        if self.inline is not None and (rows := _between(self.inline, start, end)):
+        if self.inline is not None and (rows := self.inline.between(start, end)):
             cursor = Cursor((), 0, start, end, seed, hash, mask, ahead, True)
             cursor.keys, cursor.values = [key for key, _ in rows], [value for _, value in rows]
             cursors.append(cursor)
@@ -745,8 +742,8 @@ def _parts_of(manifest: Manifest) -> list[_Part]:
         for merge in manifest.merges:
             if merge.files and merge.first <= run.first and run.last <= merge.last:
                 low = merge.resume
-                if _DATA <= low < _DATA_END:
-                    low = low[: -_SEQUENCE - 1]
+                if DATA_START <= low < DATA_END:
+                    low = low[: -SEQUENCE_BYTES - 1]
                 if run.last == merge.last:
                     parts.append(_Part(merge.files, [file.last_key for file in merge.files], b"", low))
         parts.append(_Part(run.files, [file.last_key for file in run.files], low, _END))
@@ -778,13 +775,6 @@ def _first_in(run: Run, start: bytes, end: bytes) -> RunFile | None:
     """The first file that may hold keys from `start` on, before `end`."""
     at = _first_at(run.files, start, end)
     return None if at < 0 else run.files[at]
-
-
-def _between(block: Block, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
-    """The rows of a block with start <= key < end."""
-    low = block.seek(start)
-    high = block.seek(end, low)
-    return list(zip(block.keys(low, high), block.values(low, high), strict=True))
 
 
 def _only_between(block: Block, start: bytes, end: bytes) -> bytes | None:

@@ -15,7 +15,7 @@ from functools import cache
 
 from .. import speed
 from ..checksum import crc32
-from ..log.keys import DATA, KEYS, SEGMENTS
+from ..log.keys import DATA_END, DATA_START, KEYS, SEGMENTS
 
 __all__ = [
     "BITS",
@@ -34,12 +34,11 @@ BITS = 12
 """Bits of a filter for each subject."""
 _MIX = 0x9E3779B1
 _SPREAD = 0x9E3779B97F4A7C15
-_DATA, _DATA_END = bytes(DATA.children()[0]), bytes(DATA.children()[1])
 _KEYS, _KEYS_END = bytes(KEYS.children()[0]), bytes(KEYS.children()[1])
 _SEGMENTS, _SEGMENTS_END = bytes(SEGMENTS.children()[0]), bytes(SEGMENTS.children()[1])
-PREFIXES = _DATA, _KEYS, _SEGMENTS
+PREFIXES = DATA_START, _KEYS, _SEGMENTS
 """The beginnings of the keys of the rows that have subjects, for the compiled twin."""
-_DATA_AT, _KEYS_AT, _SEGMENTS_AT = len(_DATA), len(_KEYS), len(_SEGMENTS)
+_DATA_AT, _KEYS_AT, _SEGMENTS_AT = len(DATA_START), len(_KEYS), len(_SEGMENTS)
 _SEQUENCE = 9
 """Bytes at the end of a data row's key: the separator and the sequence."""
 
@@ -47,7 +46,7 @@ _SEQUENCE = 9
 def subject_of(key: bytes) -> bytes:
     if key.startswith(_SEGMENTS):
         return key[_SEGMENTS_AT:]
-    if key.startswith(_DATA):
+    if key.startswith(DATA_START):
         return key[_DATA_AT:-_SEQUENCE]
     if key.startswith(_KEYS):
         return key[_KEYS_AT:]
@@ -68,7 +67,7 @@ def hash_each(keys: Sequence[bytes]) -> list[int]:
     hashes: list[int] = []
     at = 0
     for start, end, skip, cut in (
-        (_DATA, _DATA_END, _DATA_AT, -_SEQUENCE),
+        (DATA_START, DATA_END, _DATA_AT, -_SEQUENCE),
         (_KEYS, _KEYS_END, _KEYS_AT, None),
         (_SEGMENTS, _SEGMENTS_END, _SEGMENTS_AT, None),
     ):

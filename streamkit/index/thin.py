@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ..log.commit import Committer
 from ..log.floors import Control, Removal
 from ..log.index_rows import decode_index_row, encode_index_row
-from ..log.keys import DATA, SEGMENTS, segment_name
+from ..log.keys import DATA_END, DATA_START, SEGMENTS, SEQUENCE_BYTES, segment_name
 from ..log.manifest import RunGone
 from ..log.partition import Partition
 from ..log.record_format import without_entries, without_frames
@@ -33,9 +33,7 @@ _AT_ONCE = 5000
 """The most segments from which one transaction removes entries."""
 _SHARE = 10
 """Retention by segment removes expired entries from storage once at least one entry in this many has expired."""
-_DATA, _DATA_END = map(bytes, DATA.children())
 _SEGMENTS, _SEGMENTS_END = map(bytes, SEGMENTS.children())
-_SEQUENCE = 8
 
 
 class _Floors:
@@ -50,10 +48,10 @@ class _Floors:
 
     def __call__(self, keys: list[bytes], values: list[bytes], oldest: bool) -> Chunk:
         keys, values = self._expiry(keys, values, oldest)
-        low, high = bisect_left(keys, _DATA), bisect_left(keys, _DATA_END)
+        low, high = bisect_left(keys, DATA_START), bisect_left(keys, DATA_END)
         kept_keys, kept_values = keys[:low], values[:low]
         for key, value in zip(keys[low:high], values[low:high], strict=True):
-            row = self._rows.get(key[len(_DATA) : -_SEQUENCE - 1].decode())
+            row = self._rows.get(key[len(DATA_START) : -SEQUENCE_BYTES - 1].decode())
             if row is not None:
                 pieces = decode_index_row(DataRow, key, value).pieces
                 first = row.first_sequence

@@ -21,7 +21,7 @@ from ..backend import ABSENT, Etag, Range
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
 from ..log.inbox_cleanup import clear_inbox
 from ..log.index_rows import encode_index_row
-from ..log.keys import DATA, data_key, fence_key, idempotency_key, run_key, segment_key
+from ..log.keys import DATA_START, data_key, fence_key, idempotency_key, run_key, segment_key
 from ..log.manifest import Merge, Run, RunGone
 from ..log.pack_format import EncodedPack, PackBuilder, encode_pack, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
@@ -80,7 +80,6 @@ _LARGE = 16 << 10
 _MOSTLY = 4
 """Such records stay out of a pack if they have more than this many times the bytes of the other records."""
 
-_DATA = bytes(DATA.children()[0])
 _Name = TypeVar("_Name", str, bytes)
 _twin: Any = speed.twin
 
@@ -504,7 +503,7 @@ def _slices(names: Iterable[_Name]) -> Iterator[list[_Name]]:
 def _data_rows(segments: list[str], tail: Mapping[str, Sequence[Piece]]) -> Chunk:
     """The rows that hold the pieces of `segments`, each of up to about `_ROW_BYTES`."""
     if _twin is not None and isinstance(tail, dict):
-        rows: Chunk | None = _twin.data_rows(segments, tail, Piece, _DATA, (_PIECE_BYTES, _ROW_BYTES, _PIECES))
+        rows: Chunk | None = _twin.data_rows(segments, tail, Piece, DATA_START, (_PIECE_BYTES, _ROW_BYTES, _PIECES))
         if rows is not None:
             return rows
     keys, values = [], []

@@ -193,6 +193,10 @@ class Committer:
                 _, _, row, _, trx, request.status = made
                 request.succeed({part.segment: row}, trx, part.body.count)
                 return
+        self.commit_queued(request)
+
+    def commit_queued(self, request: Request) -> None:
+        """Commit `request` together with those of other threads. Raises its error."""
         queue = self._queue
         leads = False
         try:
@@ -223,7 +227,7 @@ class Committer:
 
     def commit_alone(self, part: Part) -> Lone | None:
         """Commit a part, as `commit` does, in a transaction of its own if this process has no other request. None if it
-        has to be committed by `commit`: then nothing was written.
+        has to be committed by `commit_queued`: then nothing was written.
 
         Its thread leads meanwhile. No flight is noted: if the thread is stopped, the next commit finds the transaction
         in the log.

@@ -31,6 +31,8 @@ __all__ = [
     "ARCHIVE",
     "CATALOG",
     "DATA",
+    "DATA_END",
+    "DATA_START",
     "EPOCH",
     "FENCES",
     "GRACE",
@@ -38,6 +40,7 @@ __all__ = [
     "KEYS",
     "RUNS",
     "SEGMENTS",
+    "SEQUENCE_BYTES",
     "SPACES",
     "USERS_SPACES",
     "created_at",
@@ -70,6 +73,10 @@ FENCES = LexKey.encode("INV", "FENCES")
 KEYS = LexKey.encode("INV", "KEYS")
 RUNS = LexKey.encode("RUN")
 DATA = LexKey.encode("DAT", "SEGMENTS")
+DATA_START, DATA_END = map(bytes, DATA.children())
+"""The range of the data rows' keys. Each is the start, the segment, a zero byte and the last sequence."""
+SEQUENCE_BYTES = 8
+"""Bytes of the sequence at the end of a data row's key."""
 EPOCH = 1_735_689_600_000
 """2025-01-01, in ms: incarnations count from here."""
 _FENCE = bytes(LexKey.encode_first("INV", "FENCES"))

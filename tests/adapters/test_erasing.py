@@ -13,22 +13,17 @@ from uuid import UUID, uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
+from fix_worlds import world_of
 
 import streamkit
 import streamkit.aio
 from harness.deep_search import found_in
-from harness.worlds import PATIENCE, World, account_of, bucket_of, directory
+from harness.worlds import PATIENCE, World
 
 
 @pytest.fixture(params=["local", *(("s3", "azure") if EXHAUSTIVE else ())])
 def place(request: pytest.FixtureRequest, scratch: Any) -> World:
-    match request.param:
-        case "local":
-            return directory(scratch)
-        case "s3":
-            return bucket_of(request.getfixturevalue("s3_bucket"), scratch)
-        case _:
-            return account_of(request.getfixturevalue("azurite"), scratch)
+    return world_of(request, scratch)
 
 
 def _tags(count: int) -> list[str]:

@@ -72,7 +72,7 @@ def test_some_records_of_a_pack_are_replaced_and_the_other_blocks_are_copied(
     builder = PackBuilder(1, 100, lambda number, record: 1000 + 10 * number, SEED)
     builder.add_pack(table, pack.data, changed=changed)
     again = builder.finish()
-    assert len(shrunk) <= len(blocks) + 1, "more was compressed anew than the blocks of what changed"
+    assert len(shrunk) <= len(blocks) + 1, "blocks were compressed anew that had not changed"
     assert (again.first, again.last, again.records, again.timestamp) == (1, 100, len(log), pack.timestamp)
     file = put(backend, again)
     assert dict(Packs(backend, PARTITION, SEED, [file], b"", TableCache()).all()) == log | changed

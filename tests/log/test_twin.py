@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from random import Random
 from typing import Any, ClassVar
 
@@ -250,6 +250,7 @@ def read_rows(data: bytes, file: RunFile, keys: list[bytes]) -> list[Any]:
         rows, len(block), block.size, block.used, block.keys(0, rows), block.values(0, rows),
         block.keys(rows // 2, rows), block.values(1, max(1, rows - 1)),
         [(block.get(key), block.seek(key), block.seek(key, rows // 3)) for key in keys],
+        [block.between(start, end) for start, end in pairwise([b"", *keys, b"\xff" * 9, b""])],
     ]  # fmt: skip
 
 
