@@ -53,6 +53,7 @@ __all__ = [
     "OpenedRow",
     "OpensRows",
     "Range",
+    "RemovesLeftovers",
     "Row",
     "Salvaged",
     "Salvages",
@@ -323,6 +324,18 @@ class Scrubs(Protocol):
         """Remove the bytes of all values of a partition that were replaced or deleted before the call.
 
         A sentence for the user if something may be, and when to try again; else None.
+        """
+        ...
+
+
+@runtime_checkable
+class RemovesLeftovers(Protocol):
+    """A backend in whose storage a stopped process can leave values that no row has. Others need not."""
+
+    def remove_leftovers(self) -> str | None:
+        """Remove such values of all partitions, as soon as nobody can be writing them.
+
+        A sentence for the user if some are too young, and when to try again; else None.
         """
         ...
 

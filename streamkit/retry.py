@@ -22,6 +22,7 @@ from .backend import (
     KeepsCopies,
     Limits,
     Range,
+    RemovesLeftovers,
     Row,
     Scrubs,
     ServiceTime,
@@ -240,6 +241,11 @@ class RetryingBackend:
         """See `streamkit.backend.Scrubs`; where the backend keeps nothing there is nothing to do."""
         inner = self._inner
         return self._retry(lambda: inner.scrub(partition)) if isinstance(inner, Scrubs) else None
+
+    def remove_leftovers(self) -> str | None:
+        """See `streamkit.backend.RemovesLeftovers`; a backend that is none has no leftovers."""
+        inner = self._inner
+        return self._retry(inner.remove_leftovers) if isinstance(inner, RemovesLeftovers) else None
 
     def kept_copies(self) -> str | None:
         """See `streamkit.backend.KeepsCopies`. None too if the storage refuses to tell."""

@@ -866,9 +866,11 @@ class Store:
         """Do all upkeep that is due, in one space or in all. It is optional: it frees storage, and makes reads faster.
 
         Index and packs are brought up to the log and merged, files of stopped processes are removed, and transactions
-        that were packed or archived for longer than the space's grace are removed from the log. If spaces are damaged,
-        the others are maintained first. Then CorruptData names the damaged ones. If another process archives a space or
-        erases from it, an erasure that is to be completed there stays, and LeaseNotAcquired names the space.
+        that were packed or archived for longer than the space's grace are removed from the log. On Azure, large values
+        that no row has are removed an hour after they were written; with `space` only if it had an erasure. If spaces
+        are damaged, the others are maintained first. Then CorruptData names the damaged ones. If another process
+        archives a space or erases from it, an erasure that is to be completed there stays, and LeaseNotAcquired names
+        the space.
         """
         damaged: dict[str, StreamkitError] = {}
         busy: list[str] = []
@@ -883,9 +885,11 @@ class Store:
                 if space is not None:
                     raise
                 busy.append(name)
+        from .removing.copies import Copies
         from .views.publish import sweep_published
 
         sweep_published(self)
+        Copies(self).remove_leftovers(space)
         if damaged:
             found = "; ".join(f"space {name!r}: {error}" for name, error in damaged.items())
             raise CorruptData(f"{len(damaged)} damaged, all other spaces are maintained: {found}")

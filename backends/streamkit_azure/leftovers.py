@@ -42,7 +42,7 @@ def remove_leftovers(clients: Clients, blobs: Blobs, reader: Reader, where: str)
         return None
     return (
         f"{where} holds {young} blobs that no row refers to: large values that are being written, or that a stopped "
-        f"process has left. They may hold erased entries. Repeat the erasure in an hour to remove them"
+        f"process has left. They may hold erased entries. maintain() in an hour, or later, removes them"
     )
 
 

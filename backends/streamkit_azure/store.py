@@ -92,7 +92,11 @@ class AzureBackend:
         self._writer.delete_if(partition, key, etag)
 
     def scrub(self, partition: bytes) -> str | None:
-        """Remove the blobs that no row refers to any more, of all partitions: a blob does not tell its own."""
+        """Remove the values of all partitions: a blob does not tell its own."""
+        return self.remove_leftovers()
+
+    def remove_leftovers(self) -> str | None:
+        """Remove the blobs that no row refers to any more: see `streamkit.backend.RemovesLeftovers`."""
         return remove_leftovers(self._clients(), self._blobs, self._reader, self._service.account.tables)
 
     def kept_copies(self) -> str | None:

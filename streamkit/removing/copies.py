@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from ..backend import RemovesLeftovers
 from ..errors import UNREADABLE, MissingDependency, repair_for
 from ..leases import Lease
 from ..log.partition import Partition
@@ -49,11 +50,20 @@ class Copies:
         return done.plus(Rewritten(files=files))
 
     def clean_deleted(self, space: str) -> Rewritten:
-        """Erase the remains of a deleted space: published views, and texts of failures."""
+        """Erase the remains of a deleted space: published views, texts of failures, and values that no row has."""
         if not self._shared.exists(space):
-            return self._delete_published(space).plus(self._forget_failures(space, lambda segment, sequence: True))
+            done = self._delete_published(space).plus(self._forget_failures(space, lambda segment, sequence: True))
+            left = self.remove_leftovers()
+            return done.plus(Rewritten(unreached=(left,))) if left else done
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
         return Rewritten(unreached=(f"{text}. Erase again then",))
+
+    def remove_leftovers(self, space: str | None = None) -> str | None:
+        """Remove values that no row has, of all spaces; with `space` only if an erasure in it has ended."""
+        known = None if space is None else self._space(space)
+        backend = self._shared.backend
+        is_due = space is None or (known is not None and any(partition.head.erased for partition in known.partitions))
+        return backend.remove_leftovers() if is_due and isinstance(backend, RemovesLeftovers) else None
 
     def erase_snapshots(self, space: str, since: Mapping[str, int]) -> Rewritten:
         """Erase the snapshots of segments that contain a sequence from `since` on."""

@@ -27,6 +27,7 @@ from ..backend import (
     Grant,
     Limits,
     Range,
+    RemovesLeftovers,
     Row,
     Scrubs,
     ServiceTime,
@@ -176,6 +177,13 @@ class FaultyBackend:
             return None
         turn = self._begin("scrub", repr(partition))
         return self.faults.perform(turn, lambda: inner.scrub(partition))
+
+    def remove_leftovers(self) -> str | None:
+        """Remove the values that no row has, as the plan allows: see `RemovesLeftovers.remove_leftovers`."""
+        inner = self.inner
+        if not isinstance(inner, RemovesLeftovers):
+            return None
+        return self.faults.perform(self._begin("remove_leftovers", ""), inner.remove_leftovers)
 
     def acquire(self, name: str, ttl: float) -> Grant | None:
         """Acquire a lease, as the plan allows: see `Backend.acquire`."""
