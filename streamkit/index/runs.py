@@ -109,6 +109,12 @@ class Runs:
             self._known_parts = _parts_of(self.manifest)
         return self._known_parts
 
+    def has_files(self) -> bool:
+        """See `Index.has_files`."""
+        from .salvage import has_files
+
+        return has_files(self._backend, self.partition, self._seed)
+
     def needed(self, segments: Sequence[str], load: bool = False) -> dict[bytes, Range]:
         """The ranges to read before the statuses of `segments` are looked up, by file id.
 

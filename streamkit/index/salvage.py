@@ -156,6 +156,11 @@ def had_head(backend: Backend, partition: bytes, seed: int) -> bool:
     with suppress(CorruptData):
         if note is not None and decode_row(ArchiveRow, ARCHIVE, note.data).removed:
             return True
+    return has_files(backend, partition, seed)
+
+
+def has_files(backend: Backend, partition: bytes, seed: int) -> bool:
+    """True if there are files of a partition's index with statuses of segments. It asks the storage."""
     found = Salvage(backend, partition, seed)
     found.add_all()
     return bool(found.segments)

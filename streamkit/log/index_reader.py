@@ -30,6 +30,10 @@ class Index(Protocol):
         """The rows' values, in the order of `keys`."""
         ...
 
+    def has_files(self) -> bool:
+        """True if the storage has files of the partition's index, also if no head names them. It asks the storage."""
+        ...
+
     def needed(self, segments: Sequence[str], load: bool) -> Mapping[bytes, Range]:
         """The ranges to read before the rows of `segments` can be looked up, each by a unique name; with `load`, also
         those for a scan of their data rows."""

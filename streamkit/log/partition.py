@@ -535,6 +535,11 @@ class Partition:
             "the store again with client.store(…)"
         )
 
+    def lost_head(self) -> CorruptData:
+        """The error for a head that is gone, while its files exist."""
+        where = f"space {self.space!r}, partition {self.partition}"
+        return CorruptData(f"{where} has lost its head: {repair_for(self.space)}")
+
     def saw(self, look: Look) -> None:
         """Note that `look` has found nothing new."""
         self.looked = self.freshness.complete(look)

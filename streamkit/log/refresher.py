@@ -37,6 +37,8 @@ _BATCHES = 8
 """Reads of a tail after which it is looked up whether others have indexed it."""
 _LISTED = 512
 """Transactions of a list that are held at once."""
+_EMPTY = 600.0
+"""Seconds between two checks whether an empty partition has lost its head."""
 _WHOLE = 256 << 20
 """The most bytes of a row."""
 
@@ -63,6 +65,8 @@ class Refresher:
         self._refreshing = threading.RLock()
         self.looks = Looks()
         self._loaded = False
+        self._checked = float("-inf")
+        """When an empty partition is next asked whether it has lost its head, by the monotonic clock."""
         self._shortened = (0, 0)
         """`number` and `tail.bytes` when the head was last looked at for the length of the tail."""
         self._looking = False
@@ -150,6 +154,8 @@ class Refresher:
                     listing = True
                     continue
             if at_end:
+                if not partition.number and partition.head_etag is None:
+                    self._check_head()
                 if listing:
                     self._shortened = partition.number, partition.tail.bytes
                 else:
@@ -157,6 +163,24 @@ class Refresher:
                 return
             self.read_head()
             listing = True
+
+    def _check_head(self) -> None:
+        """Raise CorruptData if an empty partition has lost its head: it has files, and no transaction. Seldom: it asks
+        the storage."""
+        partition = self._partition
+        now = partition.clock.monotonic()
+        if now < self._checked:
+            return
+        if partition.index.has_files():
+            # Another process may have begun it meanwhile. Its head is put before its first transaction leaves the log.
+            rows = partition.backend.scan(
+                partition.key, partition.transaction_key(0), partition.last_key, limit=1, values=False
+            )
+            if next(iter(rows), None) is None:
+                self.read_head()
+                if partition.head_etag is None:
+                    raise partition.lost_head()
+        self._checked = now + _EMPTY
 
     def _is_gap(self) -> bool:
         """True if transactions follow after a missing one. On a local disk, trimmed transactions leave the log at once,

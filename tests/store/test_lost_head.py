@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from os import urandom
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -12,6 +13,7 @@ import streamkit
 from harness.archived_world import SPACE, World
 from streamkit import Client, CorruptData, Record, Store
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
+from streamkit.names import partition_of
 from streamkit.store import inner
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
@@ -197,3 +199,75 @@ def test_a_process_that_waits_for_a_space_learns_in_ten_minutes_that_its_head_is
             list(store.consume_space("a"))
         with pytest.raises(CorruptData, match="has lost its head"):
             list(store.consume_space("a"))
+
+
+def lose_second_head(world: World) -> None:
+    """Fill a space, clear the log of its second partition, and lose that partition's head."""
+    store = world.process().store(world.id)
+    store.create_space("p", partitions=2)
+    for at in range(200):
+        store.produce("p", f"s{at % 3}", [Record(b"%d" % at)])
+    for _ in range(3):
+        store.maintain()
+        world.clock.sleep(7200)
+    backend, partition = inner(store).backend, bytes(partition_key("p", 1))
+    assert next(backend.scan(partition, b"TXN", b"TXO"), None) is None
+    backend.delete(partition, [bytes(HEAD)])
+
+
+@pytest.mark.parametrize("call", ["consume_space", "consume_segment", "peek", "end_offset", "produce"])
+def test_the_head_of_a_later_partition_is_missed_by_a_reader_and_a_writer(tmp_path: Path, call: str) -> None:
+    world = World("remote", tmp_path)
+    lose_second_head(world)
+    store = world.process().store(world.id)
+    segment = next(f"s{at}" for at in range(3) if partition_of(f"s{at}", 2) == 1)
+    calls: dict[str, Callable[[], object]] = {
+        "consume_space": lambda: list(store.consume_space("p")),
+        "consume_segment": lambda: list(store.consume_segment("p", segment)),
+        "peek": lambda: store.peek("p", segment),
+        "end_offset": lambda: store.end_offset("p"),
+        "produce": lambda: store.produce("p", segment, [Record(b"x")]),
+    }
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="space 'p', partition 1 has lost its head: `streamkit repair p`"):
+            calls[call]()
+    store.repair("p")
+    with world.process() as client:
+        assert len(list(client.store(world.id).consume_space("p"))) == 200
+
+
+def test_a_process_that_knows_a_later_partition_as_empty_misses_its_head_in_ten_minutes(tmp_path: Path) -> None:
+    world = World("remote", tmp_path)
+    store = world.process().store(world.id)
+    store.create_space("p", partitions=2)
+    assert list(store.consume_space("p")) == []
+    lose_second_head(world)
+    with pytest.raises(CorruptData, match="partition 1 has lost its head"):
+        list(store.consume_space("p"))
+
+
+def test_a_partition_that_another_process_begins_between_two_requests_has_lost_no_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World("remote", tmp_path)
+    store, other = world.process().store(world.id), world.process().store(world.id)
+    store.create_space("p", partitions=2)
+    backend = inner(store).backend
+    scan = backend.scan
+    begun = False
+
+    def scan_late(partition: bytes, start: bytes, *rest: object, **options: object) -> object:
+        nonlocal begun
+        if partition == bytes(partition_key("p", 1)) and start.startswith(b"RUN") and not begun:
+            begun = True
+            for at in range(300):
+                other.produce("p", f"s{at % 3}", [Record(urandom(500))])
+            other.maintain()
+            backend.delete(partition, [bytes(HEAD)])  # its upkeep is about to put it again
+            assert any(scan(partition, b"RUN", b"RUO"))
+        return scan(partition, start, *rest, **options)
+
+    monkeypatch.setattr(backend, "scan", scan_late)
+    list(store.consume_space("p"))
+    assert begun
+    assert len(list(store.consume_space("p"))) == 300
