@@ -16,7 +16,7 @@ from .errors import damage
 from .files import OpenFile, sync_data, unlink
 from .head import BASE, DIRTY, END, SYNCED, Head, seal, unseal
 from .reading import Reader, log_name
-from .record import DROPPED, FILE, GONE, REMOVED, ROW, SNAPSHOT, WHOLE, encode, parse, walk
+from .record import CHUNK, DROPPED, FILE, GONE, REMOVED, ROW, SNAPSHOT, WHOLE, encode, parse, walk
 from .rewrite_journal import complete, read_note
 from .rowfile import row_path
 from .state import START, LogFile, State
@@ -57,8 +57,19 @@ def open_state(reader: Reader, base: int) -> State:
 
 def follow(reader: Reader, state: State, end: int) -> None:
     """Apply the records up to `end`. CorruptData if they do not reach to there."""
-    file = state.files[-1]
-    for found in reader.walk(file, state.end, end):
+    file, seed = state.files[-1], reader.seed
+    buffer, start = b"", state.end
+    while (position := state.end) < end:
+        if state.follow_rows(buffer, position - start, seed):
+            continue
+        found = parse(buffer, position - start, position, seed)
+        if isinstance(found, int):
+            buffer, start = reader.read(file, position, max(found, min(CHUNK, end - position))), position
+            if not found or found > end - position or len(buffer) < found:
+                raise reader.damaged(position)
+            continue
+        if found.stop > end:
+            raise reader.damaged(position)
         state.apply(found, reader.value(file, found) if found.kind in _KEPT else b"")
 
 

@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from streamkit.checksum import crc32
 from streamkit.decoders import msgpack_decoder
 
-from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, StoredRecord
+from .record import DROPPED, FIELDS, FILE, GONE, HEADER, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, StoredRecord
 
 __all__ = [
     "START",
@@ -217,6 +218,39 @@ class State:
             self._sample = position + _STEP
         self.last = key
         self.end = stop
+
+    def follow_rows(self, buffer: bytes, at: int, seed: int) -> bool:
+        """Take in the small rows put with NEXT that follow each other from byte `at` of a buffer, where `end` is. False
+        if there is none; a damaged one, or one that is cut short, is left to the caller."""
+        unpack, position, sample, key = FIELDS.unpack_from, self.end, self._sample, b""
+        samples: list[tuple[bytes, int]] = []
+        last = len(buffer) - HEADER
+        while at <= last:
+            crc, size, place, length, kind = unpack(buffer, at)
+            body = at + HEADER + length
+            stop = body + size
+            if (
+                kind != NEXT_ROW
+                or place != position
+                or size > WHOLE
+                or stop > len(buffer)
+                or crc32(buffer[at + 4 : stop], seed) != crc
+            ):
+                break
+            key = buffer[at + HEADER : body]
+            if position >= sample:
+                samples.append((key, position))
+                sample = position + _STEP
+            position += stop - at
+            at = stop
+        if position == self.end:
+            return False
+        file = self.view.files[-1]
+        if file.first is None:
+            file.first = samples[0][0]
+        file.samples += samples
+        self._sample, self.last, self.end = sample, key, position
+        return True
 
     def _set(self, key: bytes, row: RowAt) -> None:
         self.rows[key] = row

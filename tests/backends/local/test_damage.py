@@ -272,6 +272,15 @@ def test_a_flipped_bit_in_a_log_is_found(local: LocalStore) -> None:
     assert found | claim == set(range(end))
 
 
+def test_a_flipped_bit_is_found_when_the_file_that_is_written_to_is_opened(local: LocalStore) -> None:
+    """Also if the row is not asked for."""
+    fill(local, 30)
+    local.close()
+    flip(local.logs()[0], local.logs()[0].read_bytes().index(b"<20>"))
+    with pytest.raises(CorruptData, match="damaged record"):
+        local.open().get(P, [b"0001"])
+
+
 def test_a_flipped_bit_in_a_large_row_of_the_log_is_found(local: LocalStore) -> None:
     rows = fill(local, 1)
     start = end_of(local)
