@@ -21,7 +21,7 @@ from .log.policy import policy_of
 from .open_store import ArchiveRoot, OpenStore
 from .reentry import mark_backend
 from .retry import RetryingBackend
-from .statistics import Counters
+from .statistics import new_counters
 from .store import Store
 from .terminal import amount
 from .url import shown_scheme, shown_text
@@ -221,7 +221,7 @@ class Client:
     def _open(self, store_id: UUID) -> OpenStore:
         backend = self._driver.open(store_id)
         mark_backend(backend)
-        counters = Counters()
+        counters = new_counters()
         poll = self._poll or policy_of(backend.limits).poll
         if backend.limits.remote:
             backend = RetryingBackend(backend, self._clock, counters, self._timeout)

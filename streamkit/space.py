@@ -86,6 +86,8 @@ class Space:
         self.committers = [
             Committer(partition, node, most_bytes, _bring_forward, _merge_some) for partition in partitions
         ]
+        self.only = self.committers[0] if len(partitions) == 1 else None
+        """The committer, if there is one partition."""
 
     def described(self) -> SpaceSettings:
         """The settings as of the latest look at the first partition."""

@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["INTERFACE", "codec", "twin"]
 
-INTERFACE = 8
+INTERFACE = 9
 """The version of the calls. A twin with another one is not used."""
 
 

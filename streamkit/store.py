@@ -56,7 +56,7 @@ from .names import InternalName, check_name, internal_name
 from .open_store import OpenStore
 from .reading import Reader, bounds_of
 from .space import Space, SpaceSettings, create_space, settings_of
-from .statistics import Statistics
+from .statistics import Statistics, snapshot
 from .terminal import amount
 from .transaction import Draft, Transaction
 from .warn import warn
@@ -563,8 +563,8 @@ class Store:
         partitions = known.partitions if known is not None else []
         archived = 0
         if any(partition.head.archived for partition in partitions):
-            snapshot = self._archive(space).table.snapshot()
-            archived = sum(file.size for file in snapshot.files) if snapshot is not None else 0
+            table = self._archive(space).table.snapshot()
+            archived = sum(file.size for file in table.files) if table is not None else 0
         return size_of(partitions, archived)
 
     def erase(
@@ -1211,7 +1211,7 @@ class Store:
 
     def statistics(self) -> Statistics:
         """Count the work since this store was opened here: requests by kind, conflicts, retries, cache hits."""
-        return self._shared.counters.snapshot(self._backend.requests)
+        return snapshot(self._shared.counters, self._backend.requests)
 
     def close(self) -> None:
         """Close this handle; the last one releases the store's resources. Its reads end. A second call does nothing."""

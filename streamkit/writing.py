@@ -37,23 +37,27 @@ class Writer:
     def lone(self, space: str, segment: str, records: Iterable[Record], expected: int | None = None) -> Part | None:
         """Check the names, and make the part as `part` does, in one step. None where that has to be done in several, as
         for wrong arguments."""
-        if _twin is None or not (expected is None or (type(expected) is int and expected >= 0)):
+        if _twin is None:
             return None
-        part: Part | None = _parts.lone(space, segment, records, self._most_bytes)
-        if part is not None:
-            part.expected = expected
+        part: Part | None = _parts.lone(space, segment, records, self._most_bytes, expected)
         return part
 
     def commit_part(self, space: str, part: Part) -> SegmentStatus:
         """Commit a part that has a body, as `commit_one` does a request."""
-        committer = self.committer(space, (part,))
+        known = self._shared.spaces.get(space)
+        if known is None or self._handle.closed or known.only is None:
+            committer = self.committer(space, (part,))
+        else:
+            committer = known.only
         made = committer.commit_alone(part)
         if made is None:
             request = Request((part,))
             committer.commit_queued(request)
             return self.status(committer.partition, part.segment, request)
-        _, _, row, piece, trx, status = made
-        return status or written(committer.partition, {part.segment: row}, trx, piece.count)[part.segment]
+        status = made[5]
+        if status is None:
+            status = written(committer.partition, {part.segment: made[2]}, made[4], made[3].count)[part.segment]
+        return status
 
     def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
@@ -151,9 +155,8 @@ class Writer:
         if known is None or self._handle.closed:
             self._handle.check_open()
             known = self._shared.ready(space, tuple([part.segment for part in parts]))
-        committers = known.committers
-        if len(committers) == 1:
-            return committers[0]
+        if known.only is not None:
+            return known.only
         if lone:
             return known.committer(parts[0].segment)
         partition = known.partition_of([part.segment for part in parts])

@@ -27,7 +27,7 @@ from .files import (
 )
 from .head import BASE, DIRTY, END, SYNCED, Head, seal
 from .reading import LOGGED, Reader, etag_of, log_name
-from .record import DROPPED, FILE, GONE, HEADER, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, StoredRecord, encode, pack
+from .record import DROPPED, FILE, GONE, INDEX, MOVED, NEXT_ROW, REMOVED, ROW, WHOLE, StoredRecord, encode, pack
 from .recovery import bases_in, begin_file, follow, open_state, outdated, recover
 from .rewrite_journal import complete, drop_draft, is_noted, read_note, rewrite
 from .rowfile import remove_orphans, row_path, write_row
@@ -85,6 +85,7 @@ class PartitionLog:
         """The word that says where the file that is open begins."""
         self.state = State(0)
         self.mutex = Mutex()
+        self._appender: Any = speed.twin and speed.twin.Appender(self.words, path, self.reader.seed, _AHEAD)
         self._readonly = readonly
         self._timeout = timeout
         self._file: OpenFile | None = None
@@ -307,13 +308,13 @@ class PartitionLog:
 
     def append(self, key: bytes, value: bytes, durable: bool) -> Etag:
         """Put a row with NEXT: its key is greater than all that were put so before."""
-        if len(value) > _LARGEST:
-            raise _too_large(len(value))
         try:
-            with self.mutex():
+            with self.mutex.enter():
                 try:
                     if self._append_at_once(key, value, durable):
                         return LOGGED
+                    if len(value) > _LARGEST:
+                        raise _too_large(len(value))
                     self._lock()
                     state = self.state
                     last = state.last
@@ -336,37 +337,30 @@ class PartitionLog:
         Each call that frees the interpreter lets other threads run, and this one may wait for them.
         """
         file, state = self._file, self.state
-        position, last = state.end, state.last
-        at = position - state.base
-        if _twin is None or file is None or at >= ROLL or (last is not None and key <= last) or key in state.rows:
-            return False
-        # The system begins to write after a buffered row that ends in the next part of the file.
-        if at + HEADER + len(key) + len(value) > (file.room if durable else at | _AHEAD - 1):
+        last = state.last
+        if _twin is None or file is None or (last is not None and key <= last) or key in state.rows:
             return False
         self.wrote = True
-        self._locked.append(file)
         try:
-            word: int = _twin.append_row(
+            word: int = self._appender.append(
                 os.pwrite,
                 (lambda: self._sync(file)) if durable else None,
                 file.fd,
-                self.words,
+                file.place,
+                ROLL,
+                file.room,
                 self.word,
                 self._base,
-                self.path,
-                file.place,
-                at,
-                position,
                 key,
                 value,
-                self.reader.seed,
             )
-        except OSError as error:
-            self._take_back(file, at, error)
+        except BaseException as error:
+            self._locked.append(file)
+            if isinstance(error, OSError):
+                self._take_back(file, state.end - state.base, error)
             raise
-        self._locked.clear()  # the twin has released it
         if word:
-            state.appended(key, position, word >> 16)
+            state.appended(key, state.end, word >> 16)
             self.word = word
         return word != 0
 

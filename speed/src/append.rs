@@ -73,67 +73,93 @@ fn seal(position: u64) -> Option<u64> {
     (position >> 48 == 0).then(|| position << 16 | (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
 }
 
-/// Appends a small row that is put with NEXT, at `position`, which is byte `at` of the open file, and publishes it. The
-/// new word for the end; 0 where Python has to do it: then nothing was done, and the lock is free.
-///
-/// `end` and `base`: the words that the head must have. `write`: `os.pwrite`; `sync`: makes the row durable. Their errors
-/// are raised with the lock held.
-#[pyfunction]
-#[allow(clippy::too_many_arguments)]
-pub fn append_row(
-    py: Python<'_>,
-    write: &Bound<'_, PyAny>,
-    sync: Option<&Bound<'_, PyAny>>,
-    fd: c_int,
-    words: &Bound<'_, PyAny>,
-    #[pyo3(from_py_with = some)] end: Option<u64>,
-    base: u64,
-    directory: &Bound<'_, PyString>,
-    #[pyo3(from_py_with = some)] place: Option<Place>,
-    at: u64,
-    position: u64,
-    key: &[u8],
-    value: &Bound<'_, PyAny>,
+/// Appends to a partition's log.
+#[pyclass(module = "streamkit_speed", frozen)]
+pub struct Appender {
+    words: Py<PyAny>,
+    directory: Option<String>,
     seed: u32,
-) -> PyResult<u64> {
-    let (Some(end), Some(place), Ok(directory)) = (end, place, directory.to_cow()) else { return Ok(0) };
-    let Some(row) =
-        with_bytes(value, |value| (value.len() <= WHOLE).then(|| row(position, NEXT_ROW, key, value, seed))?)
-    else {
-        return Ok(0);
-    };
-    let Some(word) = position.checked_add(row.len() as u64).and_then(seal) else { return Ok(0) };
-    let Some(view) = View::writable(words) else { return Ok(0) };
-    let Some(words) = Words::of(&view) else { return Ok(0) };
-    if fd < 0 || !words.are(end, base) {
-        return Ok(0);
+    /// The system is asked to write to the disk after so many buffered bytes.
+    ahead: u64,
+}
+
+#[pymethods]
+impl Appender {
+    #[new]
+    fn new(words: Py<PyAny>, directory: &Bound<'_, PyString>, seed: u32, ahead: u64) -> Self {
+        let directory = directory.to_cow().ok().map(|directory| directory.into_owned());
+        Appender { words, directory, seed, ahead }
     }
-    let ready = py.detach(|| {
-        if !lock::take(fd) {
-            return false;
+
+    /// Appends a small row that is put with NEXT, and publishes it. The new word for the end; 0 where Python has to do it:
+    /// then nothing was done, and the lock is free.
+    ///
+    /// `end` and `base`: the words that the head must have. `roll`: a file is full at this size. `room`: the bytes that it
+    /// has for durable rows. `write`: `os.pwrite`; `sync`: makes the row durable. Their errors are raised with the lock held.
+    #[allow(clippy::too_many_arguments)]
+    fn append(
+        &self,
+        py: Python<'_>,
+        write: &Bound<'_, PyAny>,
+        sync: Option<&Bound<'_, PyAny>>,
+        fd: c_int,
+        #[pyo3(from_py_with = some)] place: Option<Place>,
+        roll: u64,
+        room: u64,
+        #[pyo3(from_py_with = some)] end: Option<u64>,
+        base: u64,
+        key: &[u8],
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let (Some(end), Some(place), Some(directory)) = (end, place, &self.directory) else { return Ok(0) };
+        let position = end >> 16;
+        let Some(at) = position.checked_sub(base >> 16) else { return Ok(0) };
+        if at >= roll || seal(position) != Some(end) {
+            return Ok(0);
         }
-        let ready = words.are(end, base) && is_unchanged(&directory, place);
+        let seed = self.seed;
+        let Some(row) =
+            with_bytes(value, |value| (value.len() <= WHOLE).then(|| row(position, NEXT_ROW, key, value, seed))?)
+        else {
+            return Ok(0);
+        };
+        // The system begins to write after a buffered row that ends in the next part of the file.
+        if at + row.len() as u64 > if sync.is_some() { room } else { at | (self.ahead - 1) } {
+            return Ok(0);
+        }
+        let Some(word) = position.checked_add(row.len() as u64).and_then(seal) else { return Ok(0) };
+        let Some(view) = View::writable(self.words.bind(py)) else { return Ok(0) };
+        let Some(words) = Words::of(&view) else { return Ok(0) };
+        if fd < 0 || !words.are(end, base) {
+            return Ok(0);
+        }
+        let ready = py.detach(|| {
+            if !lock::take(fd) {
+                return false;
+            }
+            let ready = words.are(end, base) && is_unchanged(directory, place);
+            if !ready {
+                lock::release(fd);
+            }
+            ready
+        });
         if !ready {
-            lock::release(fd);
+            return Ok(0);
         }
-        ready
-    });
-    if !ready {
-        return Ok(0);
+        words.dirty.store(1, Ordering::SeqCst);
+        let mut done = 0;
+        while done < row.len() {
+            done += write.call1((fd, PyBytes::new(py, &row[done..]), at + done as u64))?.extract::<usize>()?;
+        }
+        if let Some(sync) = sync {
+            sync.call0()?;
+        }
+        words.end.store(word, Ordering::SeqCst);
+        if sync.is_some() {
+            words.synced.store(word, Ordering::SeqCst);
+        }
+        words.dirty.store(0, Ordering::SeqCst);
+        lock::release(fd);
+        Ok(word)
     }
-    words.dirty.store(1, Ordering::SeqCst);
-    let mut done = 0;
-    while done < row.len() {
-        done += write.call1((fd, PyBytes::new(py, &row[done..]), at + done as u64))?.extract::<usize>()?;
-    }
-    if let Some(sync) = sync {
-        sync.call0()?;
-    }
-    words.end.store(word, Ordering::SeqCst);
-    if sync.is_some() {
-        words.synced.store(word, Ordering::SeqCst);
-    }
-    words.dirty.store(0, Ordering::SeqCst);
-    lock::release(fd);
-    Ok(word)
 }

@@ -234,8 +234,10 @@ impl Parts {
         segment: &Bound<'py, PyAny>,
         records: &Bound<'py, PyAny>,
         most: usize,
+        expected: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if !(is_plain(space) && is_plain(segment)) {
+        let expects = expected.is_none() || expected.cast_exact::<PyInt>().is_ok_and(|number| number.ge(0).unwrap_or(false));
+        if !(expects && is_plain(space) && is_plain(segment)) {
             return Ok(None);
         }
         let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
@@ -264,7 +266,7 @@ impl Parts {
         let int = |number: usize| PyInt::new(py, number).into_any();
         let body =
             self.body.make(py, [data.into_any(), int(raw), int(0), int(1), PyBytes::new(py, b"").into_any(), int(0)])?;
-        let part = [segment.clone(), body, int(length), py.None().into_bound(py)];
+        let part = [segment.clone(), body, int(length), expected.clone()];
         Ok(Some(self.part.make(py, part)?))
     }
 }

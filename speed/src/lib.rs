@@ -25,7 +25,7 @@ mod zstd;
 use pyo3::prelude::*;
 
 /// The version of the calls between streamkit and this module: streamkit uses a module with its own number only.
-const INTERFACE: u32 = 8;
+const INTERFACE: u32 = 9;
 
 #[pymodule]
 fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -34,6 +34,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<records::Records>()?;
     module.add_class::<records::Reader>()?;
     module.add_class::<rows::Rows>()?;
+    module.add_class::<append::Appender>()?;
     module.add_class::<block::Block>()?;
     module.add_class::<cache::Recent>()?;
     module.add_class::<file::Counts>()?;
@@ -41,7 +42,6 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<runs::Directory>()?;
     module.add_class::<encode::LoneEncoder>()?;
     module.add_class::<encode::Parts>()?;
-    module.add_function(wrap_pyfunction!(append::append_row, module)?)?;
     module.add_function(wrap_pyfunction!(block::decode_block, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_frames, module)?)?;
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;

@@ -153,8 +153,8 @@ class Committer:
             self.inbox = Inbox(partition, node, self._new_id)
         self._bring_forward = bring_forward
         self._merge = merge
-        self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 1 << 62
-        """The number of transactions after which there is time to merge, if calls are requests."""
+        self._turn = max(1, partition.policy.upkeep // _TURNS) if partition.remote else 0
+        """The number of transactions after which there is time to merge, if calls are requests; 0 if they are not."""
         self._queue: deque[Request] = deque()
         """Requests that are not done, and some that are."""
         self._mutex = threading.RLock()
@@ -232,8 +232,8 @@ class Committer:
         Its thread leads meanwhile. No flight is noted: if the thread is stopped, the next commit finds the transaction
         in the log.
         """
-        partition, segment, body = self.partition, part.segment, part.body
-        if partition.remote or body is None or self._queue or self._holds_lock():
+        partition, segment, body, holds_lock = self.partition, part.segment, part.body, self._holds_lock
+        if partition.remote or body is None or self._queue or holds_lock():
             return None
         lead = Lead(Lock(), get_ident())
         try:
@@ -251,8 +251,8 @@ class Committer:
                     base = partition.lone_base(segment)
                 if base is None or (part.expected is not None and part.expected != base[0].last_sequence):
                     return None
-                now = partition.clock.now()
-                timestamp = partition.moments.after(now)
+                now, moments = partition.clock.now(), partition.moments
+                timestamp = now if now >= moments.latest else moments.after(now)
                 if timestamp < base[2]:
                     timestamp = base[2]
                 made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part)
@@ -857,7 +857,8 @@ class Committer:
         behind = partition.number - tail.watermark
         due = self._bring_forward
         if behind < upkeep and tail.bytes < _TAIL_BYTES and tail.frames < _TAIL_FRAMES:
-            if not behind or behind % self._turn:
+            turn = self._turn
+            if not turn or not behind or behind % turn:
                 return
             due = self._merge
         if partition.number < self._next_upkeep or self._upkeep.locked():

@@ -21,16 +21,16 @@ class Moments:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._latest = 0
+        self.latest = 0
         self._lock = threading.RLock()
 
     def see(self, timestamp: int) -> None:
         """Remember the timestamp of a transaction that was read or written. That of a wrong clock would hide others."""
-        if timestamp > self._latest and timestamp <= self._now() + SKEW:
+        if timestamp > self.latest and timestamp <= self._now() + SKEW:
             with self._lock:
-                self._latest = max(self._latest, timestamp)
+                self.latest = max(self.latest, timestamp)
 
     def after(self, now: int) -> int:
         """The earliest timestamp (ms) of a transaction that is written at `now`."""
-        latest = self._latest
+        latest = self.latest
         return latest if now < latest <= now + SKEW else now

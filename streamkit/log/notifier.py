@@ -18,21 +18,21 @@ class Notifier(threading.Condition):
         """Enter this lock instead of the condition: the condition's `__exit__` is Python, and an interrupt there leaves
         it locked."""
         super().__init__(self.mutex)
-        self._listeners: tuple[Callable[[], None], ...] = ()
+        self.listeners: tuple[Callable[[], None], ...] = ()
 
     def notify_waiters(self) -> None:
         """Wake the waiting threads, and call the listeners."""
         if self.waiting:
             with self.mutex:
                 self.notify_all()
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after new transactions, from any thread. It is quick, takes no lock and raises nothing."""
         with self.mutex:
-            self._listeners = (*self._listeners, listener)
+            self.listeners = (*self.listeners, listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
         with self.mutex:
-            self._listeners = tuple([other for other in self._listeners if other != listener])
+            self.listeners = tuple([other for other in self.listeners if other != listener])

@@ -720,7 +720,9 @@ class Partition:
                 self.position, self.size = base[3] + count, base[4] + part.size
                 self._counted = number, count
                 self.number = number
-        self.notifier.notify_waiters()
+        notifier = self.notifier
+        if notifier.waiting or notifier.listeners:
+            notifier.notify_waiters()
 
     def committed_shared(
         self, base: SharedBase, made: Shared, parts: Sequence[Part], timestamp: int, count: int

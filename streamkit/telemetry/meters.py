@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import StreamkitError
 from ..open_store import OpenStore, open_stores
+from ..statistics import snapshot
 from . import names
 
 __all__ = ["Meters", "observed"]
@@ -122,7 +123,7 @@ def _lag(kind: str) -> Callable[[Meters], Values]:
 
 
 def _counts_of(store: OpenStore) -> Counter[str]:
-    statistics = store.counters.snapshot(store.backend.requests)
+    statistics = snapshot(store.counters, store.backend.requests)
     found: Counter[str] = Counter(
         {name: value for name, value in msgspec.structs.asdict(statistics).items() if isinstance(value, int)}
     )

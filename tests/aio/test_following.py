@@ -107,7 +107,7 @@ async def test_five_hundred_follow_with_two_threads(memory: AsyncSubject) -> Non
         expected = [b"begun", *(b"%d" % turn for turn in range(1, 6))]
         assert all([entry.payload for entry in entries] == expected for entries in seen)
         assert store.watch._waiting == {}
-        assert store.sync._shared.notifier._listeners == ()
+        assert store.sync._shared.notifier.listeners == ()
 
 
 @in_loop
