@@ -28,6 +28,7 @@ __all__ = [
     "check_reverse",
     "check_seconds",
     "check_sequence",
+    "check_timestamp",
     "check_type",
     "completed",
     "newest_of",
@@ -86,6 +87,14 @@ def check_seconds(name: str, value: Any, *, positive: bool = False, endless: boo
     return seconds
 
 
+def check_timestamp(name: str, value: Any) -> None:
+    """Raise TypeError unless `value` is an int or None."""
+    if type(value) is not int and value is not None:
+        dated = hasattr(value, "isoformat")  # a date or a datetime
+        remedy = ": write int(moment.timestamp() * 1000), of a datetime with a time zone" if dated else ""
+        raise TypeError(f"{name} is an int, in milliseconds since the epoch, not {type(value).__name__}{remedy}")
+
+
 def check_poll(poll: Any) -> tuple[float, float] | None:
     """Return (at first, at most) in seconds, or None."""
     if poll is None:
@@ -111,9 +120,10 @@ def check_function(name: str, function: Any, takes: str, *, iterated: bool = Fal
     called = _called(function)
     if inspect.iscoroutinefunction(called):
         if not awaited:
+            advice = ", or use streamkit.aio, which awaits handlers" if name == "handler" else ""
             raise TypeError(
                 f"{name} is an async function, {function!r:.60}: it would not be awaited, and its work would never be "
-                "done. Hand in a plain function, or use streamkit.aio, which awaits handlers"
+                f"done. Use a plain function{advice}"
             )
     elif inspect.isasyncgenfunction(called) or (inspect.isgeneratorfunction(called) and not iterated):
         raise TypeError(
@@ -191,7 +201,7 @@ def newest_of(until: Any, min_age: Any, now: int) -> int:
     """The newest timestamp (ms) that both allow."""
     newest = 1 << 62
     if until is not None:
-        check_type(until, int, "until is a timestamp in milliseconds")
+        check_timestamp("until", until)
         newest = until
     if min_age is not None:
         check_seconds("min_age", min_age)

@@ -58,6 +58,8 @@ def connect(
     if url is None:
         url = os.environ.get("STREAMKIT_URL") or _default_url()
         archive = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
+    if isinstance(url, os.PathLike):
+        raise TypeError(f"a store URL is str, not {type(url).__name__}: for a directory pass path.absolute().as_uri()")
     check_type(url, str, "a store URL is str")
     timeout = check_seconds("timeout", timeout, positive=True, endless=True)
     poll = check_poll(poll)
@@ -315,4 +317,6 @@ def _uuid(store_id: UUID | str) -> UUID:
     try:
         return UUID(store_id)
     except ValueError:
-        raise ValueError(f"{shown_text(store_id)} is not a UUID; make one with uuid.uuid4()") from None
+        raise ValueError(
+            f"{shown_text(store_id)} is not a UUID; make one with uuid.uuid4(), once, and keep it"
+        ) from None

@@ -17,6 +17,7 @@ import msgspec
 from .arguments import check_count, check_several, check_type
 from .errors import InvalidName, PermanentError, SequenceMismatch
 from .model import Entry, Record
+from .names import check_name
 from .store import Store
 
 __all__ = ["ConditionFailed", "Event", "EventStore", "QueryItem", "SequencedEvent"]
@@ -80,8 +81,9 @@ class EventStore:
     """The events of one space of a store. Safe to share between threads."""
 
     def __init__(self, store: Store, space: str) -> None:
+        check_type(store, Store, "EventStore takes a Store of client.store(…)")
         self._store = store
-        self._space = space
+        self._space = check_name(space, "space")
         self._appending = Lock()
         self._head = 0
         """The end of the log when this process last appended. A commit that expects this end fails if it is late."""

@@ -7,6 +7,7 @@ import random
 import threading
 from types import TracebackType
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -17,7 +18,7 @@ from .errors import LeaseLost, LeaseNotAcquired, TransientError, Unavailable
 from .names import check_name
 from .warn import warn
 
-__all__ = ["Lease", "LeaseGrant", "acquire", "check_grant", "is_held", "release", "renew"]
+__all__ = ["Lease", "LeaseGrant", "acquire", "check_grant", "check_store", "is_held", "release", "renew"]
 
 _LONGEST_PAUSE = 0.5
 _EARLY = 0.05
@@ -127,11 +128,12 @@ class Lease:
     `key` is its name. `token` is a number greater than the token of every earlier holder.
     """
 
-    def __init__(self, backend: Backend, clock: Clock, key: str, ttl: float, wait: float | None) -> None:
+    def __init__(self, store: UUID, backend: Backend, clock: Clock, key: str, ttl: float, wait: float | None) -> None:
         self.key = key
         self.ttl = ttl
         self.lost = threading.Event()
         """Set no later than ttl seconds after the last renewal that succeeded, and when a write is Fenced."""
+        self._store = store
         self._backend = backend
         self._clock = clock
         self._wait = wait
@@ -144,8 +146,11 @@ class Lease:
     def token(self) -> int:
         """The token of the lease, which grows with each holder. LeaseLost while the lease is not held."""
         if self._grant is None:
-            raise LeaseLost(f"the lease {self.key!r} is not held: use it inside `with store.lease(…)`")
+            raise self._not_held()
         return self._grant.token
+
+    def _not_held(self) -> LeaseLost:
+        return LeaseLost(f"the lease {self.key!r} is not held: use it inside `with store.lease(…) as lease:`")
 
     def remaining(self) -> float:
         """Return the seconds for which the lease is certainly held without another renewal; 0 if it is lost."""
@@ -161,6 +166,8 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseLost unless it is held."""
+        if self._grant is None:
+            raise self._not_held()
         if self.remaining() <= 0:
             raise LeaseLost(f"the lease {self.key!r} was lost: stop, someone else may be the leader")
 
@@ -253,3 +260,12 @@ class Lease:
     def __repr__(self) -> str:
         state = "lost" if self.lost.is_set() else f"held, token {self._grant.token}" if self._grant else "not acquired"
         return f"<Lease {self.key!r} {state}>"
+
+
+def check_store(lease: Lease, store: UUID) -> None:
+    """Raise ValueError if the lease is of another store, whose tokens mean nothing in this one."""
+    if store != lease._store:
+        raise ValueError(
+            f"the lease {lease.key!r} is of the store {lease._store}, and the write is to the store {store}: take a "
+            "lease of the store that you write to"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr, replace
 
-from .arguments import check_gaps, check_type
+from .arguments import check_gaps, check_timestamp, check_type
 from .handle import Handle
 from .log.batches import Batch, Bounds, entries_and_gaps
 from .log.floors import Gaps
@@ -46,7 +46,10 @@ def bounds_of(
         ("max_timestamp", max_timestamp),
         ("limit", limit),
     ):
-        check_type(value, int, f"{name} is an int", optional=True)
+        if name.endswith("timestamp"):
+            check_timestamp(name, value)
+        else:
+            check_type(value, int, f"{name} is an int", optional=True)
         if value is not None and value < 0:
             raise ValueError(f"{name} is 0 (no bound) or more, not {value}")
     first, last = min(min_sequence or 0, _LAST), min(max_sequence or 0, _LAST)

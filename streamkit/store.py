@@ -22,6 +22,7 @@ from .arguments import (
     check_reverse,
     check_seconds,
     check_sequence,
+    check_timestamp,
     check_type,
     completed,
     newest_of,
@@ -199,7 +200,7 @@ class Store:
         if idempotency_key is not None:
             check_key(idempotency_key)
         if lease is not None:
-            check_lease(lease)
+            check_lease(lease, self.id)
         records = with_causes(space, records)
         part = self._writer.part(segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
@@ -681,7 +682,7 @@ class Store:
         if not 1 <= ttl <= 3600:
             raise ValueError(f"a lease's ttl is 1 to 3600 seconds, not {ttl}")
         self._handle.check_open()
-        return Lease(self._backend, self._shared.clock, key, float(ttl), wait)
+        return Lease(self.id, self._backend, self._shared.clock, key, float(ttl), wait)
 
     def acquire_lease(self, key: str, ttl: float = 30.0) -> LeaseGrant:
         """Take a lease without a thread that renews it; LeaseNotAcquired if another holder has it.
@@ -1065,7 +1066,7 @@ class Store:
         if source.id == self.id and source._shared.archive_root()[0] == self._shared.archive_root()[0]:
             raise ValueError("the source and the target are the same store: choose a new UUID for the target")
         check_choice("tier", tier, "all", "cold")
-        check_type(until, int, "until is a timestamp in milliseconds", optional=True)
+        check_timestamp("until", until)
         self._handle.check_open()
         source._handle.check_open()
         return restore_space(source, self, space, until or 0, tier == "cold", progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -16,6 +17,7 @@ from .log.request import Part, Request
 from .log.statuses import written_later
 from .model import TRX, Record, SegmentStatus
 from .names import check_name, check_names
+from .terminal import amount
 from .warn import warn
 from .writing import Writer, check_key, check_lease, fence
 
@@ -40,7 +42,7 @@ class Draft:
         self.replayed = False
         self._writer = writer
         self._key = check_key(key)
-        self._lease = check_lease(lease)
+        self._lease = check_lease(lease, writer.store)
         self._parts: list[Part] = []
         self._expected: dict[str, int] = {}
         self._last: dict[str, int] = {}
@@ -126,12 +128,14 @@ class Draft:
     def __del__(self) -> None:
         if self.ended or (self.entered and not self._parts):
             return
-        parts = f"{len(self._parts)} parts" if self._parts else "nothing in it"
+        parts = amount(len(self._parts), "part") if self._parts else "nothing in it"
         text = (
             f"a transaction on the space {self.space!r} was dropped with {parts}, and nothing was written: it is "
             "committed at the end of its block, `with store.transaction(…) as trx:`"
         )
-        if self._parts:
+        if self._parts and sys.is_finalizing():  # the end of the program imports no module any more
+            print(text, file=sys.stderr)
+        elif self._parts:
             warn("%s", text, space=self.space)  # Python does not show a ResourceWarning unless it is asked to
         warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from uuid import UUID
 
 from . import speed
 from .arguments import check_type
 from .errors import Fenced, TransactionTooLarge
 from .handle import Handle
-from .leases import Lease, LeaseGrant
+from .leases import Lease, LeaseGrant, check_store
 from .log.commit import Committer
 from .log.partition import Partition
 from .log.plan import check_fence, mismatch
@@ -33,6 +34,7 @@ class Writer:
         self._handle = handle
         self._shared = handle.shared
         self._most_bytes = handle.shared.most_bytes
+        self.store = handle.shared.id
 
     def lone(self, space: str, segment: str, records: Iterable[Record], expected: int | None = None) -> Part | None:
         """Check the names, and make the part as `part` does, in one step. None where that has to be done in several, as
@@ -181,10 +183,13 @@ def check_key(key: str | None) -> str | None:
     return key
 
 
-def check_lease(lease: Lease | LeaseGrant | None) -> Lease | LeaseGrant | None:
+def check_lease(lease: Lease | LeaseGrant | None, store: UUID) -> Lease | LeaseGrant | None:
+    """`lease`, for a write to a store. TypeError, or ValueError for a Lease of another store; a grant names none."""
     check_type(
         lease, Lease | LeaseGrant, "lease is what `store.lease(…)` or `store.acquire_lease(…)` gave", optional=True
     )
+    if isinstance(lease, Lease):
+        check_store(lease, store)
     return lease
 
 

@@ -13,12 +13,19 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ..aio import AsyncStore
+from ..arguments import check_type
 from ..errors import SequenceMismatch
 from ..model import Entry, Record
+from ..names import check_name
 
 __all__ = ["AgentSession", "McpEventStore", "TranscriptStore"]
 
 _encode, _decode = msgspec.json.encode, msgspec.json.decode
+
+
+def _checked(store: AsyncStore) -> AsyncStore:
+    check_type(store, AsyncStore, "store is an AsyncStore, of streamkit.aio.connect(…)")
+    return store
 
 
 class TranscriptStore:
@@ -29,7 +36,7 @@ class TranscriptStore:
     """
 
     def __init__(self, store: AsyncStore) -> None:
-        self._store = store
+        self._store = _checked(store)
 
     async def append(self, key: Mapping[str, str], entries: Sequence[Mapping[str, Any]]) -> None:
         """Append lines to a transcript, in one commit."""
@@ -96,7 +103,7 @@ class McpEventStore:
     """
 
     def __init__(self, store: AsyncStore, *, space: str = "mcp", scope: str = "") -> None:
-        self._store = store
+        self._store = _checked(store)
         self._space = space
         self._scope = f"{scope}/" if scope else ""
 
@@ -134,8 +141,8 @@ class AgentSession:
     session_settings = None
 
     def __init__(self, session_id: str, store: AsyncStore, *, space: str = "agents") -> None:
-        self.session_id = session_id
-        self._store = store
+        self.session_id = check_name(session_id, "segment")
+        self._store = _checked(store)
         self._space = space
 
     async def get_items(self, limit: int | None = None) -> list[Any]:

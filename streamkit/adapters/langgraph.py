@@ -43,6 +43,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ..aio.leases import until_granted
+from ..arguments import check_type
 from ..client import connect
 from ..errors import SequenceMismatch
 from ..leases import Lease
@@ -204,6 +205,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def __init__(self, store: Store, *, space: str = "langgraph", serde: SerializerProtocol | None = None) -> None:
         super().__init__(serde=serde)
+        check_type(store, Store, "StreamkitSaver takes a Store of client.store(…), or StreamkitSaver.from_url a URL")
         self._store = store
         self._space = space
         self._leases: dict[str, Lease] = {}

@@ -50,6 +50,8 @@ def trim(
     if len(given) != 1:
         raise typer.BadParameter(f"give one of {', '.join(bounds)}, not {' and '.join(given) or 'none'}")
     place = before if before is None or segment is None else _sequence(before)
+    if segment is None and before is not None and before.isdigit() and len(before) < 20:
+        raise typer.BadParameter(f"--before of a space takes an offset; for the sequence {before} name a SEGMENT too")
     check_space(opened, space)
     report = opened.trim(
         space,

@@ -71,6 +71,8 @@ def serve(
         raise typer.BadParameter("give --tls-certificate too", param_hint="--tls-key")
     if tls_certificate is not None:
         _check_tls(tls_certificate, tls_key)
+    if jwt_secret is not None and not jwt_secret.is_file():
+        raise typer.BadParameter(f"there is no file {str(jwt_secret)!r}", param_hint="--jwt-secret")
     own = _own_store(store)
     open_client(url).close()  # a wrong URL is reported before the server starts
     options = Options(

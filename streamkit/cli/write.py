@@ -79,7 +79,7 @@ def produce(
     """
     pairs = metadata_pairs(metadata or ()) or None
     if (segment is None) == (segment_key is None):
-        raise typer.BadParameter("say which segment a line is for: --segment-key FIELD, or --segment SEGMENT")
+        raise typer.BadParameter("give one of --segment-key FIELD and --segment SEGMENT, for the segment of a line")
     if expected_sequence is not None and segment is None:
         raise typer.BadParameter("--expected-sequence needs --segment")
     paths = files or ["-"]

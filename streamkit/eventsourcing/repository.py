@@ -48,6 +48,20 @@ _ABSENT = object()
 _OWN = ("id", "version", "_pending", "_depth", "_seen")
 
 
+def _check_begins_empty(aggregate: type[Aggregate]) -> None:
+    """Raise TypeError for a class whose objects cannot be made without arguments."""
+    import inspect
+
+    parameters = inspect.signature(aggregate).parameters.values()
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in open_ended]
+    if needed:
+        raise TypeError(
+            f"{aggregate.__name__}.__init__ needs {', '.join(needed)}, and a repository calls it without arguments: an "
+            "aggregate begins empty. Give its first values to a method with @event"
+        )
+
+
 class Repository(Generic[A]):
     """The aggregates of one kind: each is a segment of `space`, each of its events an entry. Safe to share between
     threads.
@@ -74,6 +88,7 @@ class Repository(Generic[A]):
         check_name(space, "space")
         check_type(store, Store, "Repository takes a Store, or the `sync` of an AsyncStore")
         check_subclass("Repository takes", aggregate, Aggregate)
+        _check_begins_empty(aggregate)
         for name, value in (("snapshot_every", snapshot_every), ("cache", cache)):
             check_count(name, value, 0)
         self.space = space
@@ -185,7 +200,7 @@ class Repository(Generic[A]):
     def _as_of(self, id: str, at: int | datetime) -> A:
         if isinstance(at, datetime):
             if at.tzinfo is None:
-                raise ValueError("a moment has a time zone: datetime.now(UTC), or at.replace(tzinfo=UTC)")
+                raise ValueError("at has no time zone: write datetime.now(UTC), or at.replace(tzinfo=UTC)")
             version, last, latest = None, 0, max(int(at.timestamp() * 1000), 1)
         else:
             check_type(at, int, "at is a version or a datetime")

@@ -94,7 +94,8 @@ class Offset(NamedTuple):
                     f"{data[:40]!r} is not an offset: pass the hexadecimal text that the store gave"
                 ) from error
         if not isinstance(data, bytes):
-            raise TypeError(f"an offset is LexKey, bytes or hex text, not {type(data).__name__}")
+            remedy = ": pass its .space_offset" if hasattr(data, "space_offset") else ""
+            raise TypeError(f"an offset is LexKey, bytes or hex text, not {type(data).__name__}{remedy}")
         if len(data) < 6 or not data.startswith(_MAGIC):
             raise InvalidOffset("these bytes are not a space offset; pass an entry's space_offset")
         version = data[4]

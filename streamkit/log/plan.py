@@ -196,7 +196,8 @@ class Plan:
             request.fail(
                 TransactionIdMismatch(
                     f"the idempotency key was used before with other content, in {partition.where(use.number)}; "
-                    "a key names one transaction: choose another for this one",
+                    "a key names one transaction. Repeat it with the same records, times and ids in them included, or "
+                    "choose another key",
                     written(partition, rows, trx, use.count),
                 )
             )

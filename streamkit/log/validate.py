@@ -36,7 +36,7 @@ def prepare(records: Iterable[Record], expected_sequence: int | None, most_bytes
             return [payload], None, expected_sequence, len(payload)
     if list(map(type, batch)).count(Record) < len(batch):
         wrong = next(kind for kind in map(type, batch) if kind is not Record)
-        raise TypeError(f"records must be streamkit.Record, not {wrong.__name__}")
+        raise TypeError(f"records must be streamkit.Record, not {wrong.__name__}: write Record(payload), with bytes")
     payloads = [record.payload for record in batch if record.metadata is None and record.sequence is None]
     plain = len(payloads) == len(batch)
     if not plain:
@@ -68,8 +68,16 @@ def listed(records: Iterable[Record]) -> list[Record]:
 
 def _payload(payload: Any) -> bytes:
     if not isinstance(payload, bytes):
-        raise TypeError(f"a payload is bytes, not {type(payload).__name__}; encode text with .encode()")
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}; {_remedy(payload)}")
     return bytes(payload)  # a subclass of bytes, such as LexKey
+
+
+def _remedy(payload: Any) -> str:
+    if isinstance(payload, (bytearray, memoryview)):
+        return "copy it with bytes(…)"
+    if isinstance(payload, Record):
+        return "pass its .payload"
+    return "encode text with .encode()" if isinstance(payload, str) else "encode it, as json.dumps(…).encode() does"
 
 
 _TEXT = {str}

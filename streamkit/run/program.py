@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from ..arguments import check_function, completed
+from ..arguments import check_function, check_type, completed
 from ..clock import Clock
 from ..errors import LeaseNotAcquired, StoreClosed
 from ..signals import on_signals
@@ -76,6 +76,7 @@ class Program:
     """
 
     def __init__(self, store: Store, parts: Iterable[Runnable], *, led: Iterable[Runnable] = ()) -> None:
+        check_type(store, Store, "Program takes a Store of client.store(…)")
         self.store = store
         for several in (parts, led):
             if isinstance(several, Runnable) or not isinstance(several, Iterable):

@@ -105,7 +105,10 @@ class Router:
             node = following
         if node is None or not node.routes:
             if rest is None:
-                raise Problem("not-found", "there is no such resource; see /openapi.json for the ones that there are")
+                raise Problem(
+                    "not-found",
+                    "there is no such resource; /openapi.json has the ones that there are. A slash in a name is %2F",
+                )
             table, found = rest[0].rest, rest[1]
         else:
             table = node.routes

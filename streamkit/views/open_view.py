@@ -62,6 +62,8 @@ def open_view(
 ) -> OpenView:
     """See `Store.view`."""
     check_name(name, "view")
+    if isinstance(view, type) and issubclass(view, View):
+        raise TypeError(f"a view is an instance, not the class {view.__name__}: write {view.__name__}()")
     check_type(view, View, "a view is an instance of a subclass of streamkit.View")
     for method in ("setup", "apply", "load", "erase"):
         if hasattr(view, method):

@@ -135,3 +135,10 @@ def test_a_session_has_what_the_openai_agents_sdk_asks_for(url: str) -> None:
             assert isinstance(AgentSession("thread-1", store), Session)
 
     asyncio.run(work())
+
+
+def test_another_store_than_an_async_one_is_refused() -> None:
+    store: Any = streamkit.connect("memory://agents-sync").store(uuid4())
+    for make in (lambda: TranscriptStore(store), lambda: McpEventStore(store), lambda: AgentSession("one", store)):
+        with pytest.raises(TypeError, match=r"store is an AsyncStore, of streamkit\.aio\.connect"):
+            make()

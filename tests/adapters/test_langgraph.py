@@ -284,3 +284,11 @@ def test_a_conversation_of_100_messages_takes_few_requests() -> None:
         after = fresh.statistics().requests
         reads = sum(after[kind] - before[kind] for kind in ("get", "read", "scan") if kind in after)
         assert reads <= 5
+
+
+def test_a_saver_of_something_else_than_a_store_is_refused() -> None:
+    wrong: Any = "memory://agents"
+    with pytest.raises(
+        TypeError, match=r"takes a Store of client\.store\(…\), or StreamkitSaver\.from_url a URL, not str"
+    ):
+        StreamkitSaver(wrong)

@@ -615,6 +615,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli: CommandLine, args: Sequenc
 @pytest.mark.parametrize(
     ("args", "remedy"),
     [
+        (["trim", "a", "--before", "2"], "--before of a space takes an offset; for the sequence 2 name a SEGMENT too"),
+        (["produce", "a", "--segment", "s", "--segment-key", "f"], "give one of --segment-key FIELD and --segment"),
         (["trim", "a"], "--before, --keep-entries, --keep-bytes, --max-age, not none (see streamkit trim --help)"),
         (["trim", "a", "--max-age", "1", "--keep-bytes", "1"], "not --keep-bytes and --max-age"),
         (["erase", "a"], "give SEGMENT, --metadata NAME=VALUE, or both (see streamkit erase --help)"),
@@ -624,6 +626,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli: CommandLine, args: Sequenc
         (["consume", "a", "b", "--segment", "c"], "name one of a, b"),
         (["consume", "a", "--segment", "c", "--offset", "00"], "a segment begins at --min-sequence"),
         (["serve", "--tls-key", "key.pem"], "give --tls-certificate too"),
+        (["serve", "--jwt-secret", "no-such-file"], "--jwt-secret: there is no file 'no-such-file'"),
         (["serve", "--tls-certificate", "no-such-file"], "--tls-certificate: there is no file 'no-such-file'"),
         (
             ["serve", "--tls-certificate", __file__, "--tls-key", "no-such-key"],

@@ -377,3 +377,12 @@ def test_pydantic_is_used_if_it_is_installed() -> None:
     assert codec.decode(codec.encode(Point(x=1))) == Point(x=1)
     with pytest.raises(CorruptData):
         codec.decode(b'{"x": "no"}')
+
+
+def test_a_class_that_cannot_begin_empty_is_refused(in_memory: Subject) -> None:
+    class Named(Aggregate):
+        def __init__(self, name: str, *rest: str, colour: str = "red") -> None:
+            super().__init__()
+
+    with pytest.raises(TypeError, match=r"Named.__init__ needs name, and a repository calls it without arguments"):
+        Repository(in_memory.store, "named", Named)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +113,24 @@ def test_a_wrong_timeout_is_refused_at_the_call(filled: Subject, wrong: Any, err
             follow("space", "s", timeout=wrong)
 
 
+def test_a_datetime_as_a_timestamp_is_refused_with_the_fix(filled: Subject) -> None:
+    says = r"is an int, in milliseconds since the epoch, not datetime: write int\(moment\.timestamp\(\) \* 1000\)"
+    now = datetime.now(UTC)
+    for call in (
+        lambda: filled.store.consume_space("space", min_timestamp=now),  # type: ignore[arg-type]
+        lambda: filled.store.consume_segment("space", "s", max_timestamp=now),  # type: ignore[arg-type]
+        lambda: filled.store.archive("space", until=now),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=says):
+            call()
+
+
+def test_a_status_in_place_of_an_offset_is_refused_with_the_fix(filled: Subject) -> None:
+    status = filled.store.segment_status("space", "s")
+    with pytest.raises(TypeError, match=r"not SegmentStatus: pass its \.space_offset"):
+        next(filled.store.consume_space("space", offset=status), None)  # type: ignore[arg-type]
+
+
 def test_bounds_that_cross_read_nothing(filled: Subject) -> None:
     stamp = filled.store.peek("space", "s").timestamp
     assert list(filled.store.consume_segment("space", "s", min_sequence=3, max_sequence=2)) == []
@@ -148,7 +168,7 @@ def test_a_store_id_is_a_uuid_or_its_text(in_memory: Subject, wrong: Any) -> Non
 @pytest.mark.parametrize("wrong", ["", "x", "7d9f2c1e", "../../etc", "0" * 33, "\0"], ids=repr)
 def test_a_store_id_that_is_no_uuid_is_refused(in_memory: Subject, wrong: str) -> None:
     for call in (in_memory.client.store, in_memory.client.delete_store):
-        with pytest.raises(ValueError, match=r"is not a UUID; make one with uuid\.uuid4"):
+        with pytest.raises(ValueError, match=r"is not a UUID; make one with uuid\.uuid4\(\), once, and keep it"):
             call(wrong)
 
 
@@ -157,6 +177,11 @@ def test_a_store_id_that_is_no_uuid_is_refused(in_memory: Subject, wrong: str) -
     [
         (5, TypeError, "a store URL is str"),
         (b"memory://", TypeError, "a store URL is str"),
+        (
+            Path("/var/lib/app"),
+            TypeError,
+            r"a store URL is str, not \w+: for a directory pass path.absolute\(\).as_uri",
+        ),
         ("", ValueError, "is not a store URL"),
         (
             "/var/lib/app",

@@ -334,3 +334,24 @@ def test_no_method_of_a_view_returns_an_awaitable(
         error = str(raised)
     failure = opened.status().error
     assert "its work was not done" in "".join([error, *([failure.error] if failure else caplog.messages)])
+
+
+def test_the_advice_fits_the_call() -> None:
+    """Only handlers may be coroutines of streamkit.aio."""
+    store = streamkit.connect("memory://advice").store(uuid4())
+    with pytest.raises(TypeError, match=r"or use streamkit\.aio, which awaits handlers"):
+        store.queue("jobs").run(coroutine, seconds=0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Use a plain function$"):
+        event(coroutine)
+
+
+def test_a_view_that_is_a_class_is_refused_with_the_fix() -> None:
+    with pytest.raises(TypeError, match=r"a view is an instance, not the class View: write View\(\)"):
+        streamkit.connect("memory://class").store(uuid4()).view("v", View, ["a"])  # type: ignore[arg-type]
+
+
+def test_a_program_of_a_client_is_refused() -> None:
+    client = streamkit.connect("memory://program")
+    view = client.store(uuid4()).view("v", Reduce(lambda state, entry: state, 0), ["a"])
+    with pytest.raises(TypeError, match=r"Program takes a Store of client\.store"):
+        Program(client, [view])  # type: ignore[arg-type]

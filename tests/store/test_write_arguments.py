@@ -5,10 +5,14 @@ The conformance suite tries the same on every kind of store; this is every line 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_stores import Subject
@@ -133,7 +137,7 @@ class Kind(StrEnum):
         (b"payload", "put it into a list"),
         ("payload", "put it into a list"),
         ({"a": GOOD}, "put it into a list"),
-        ([b"payload"], "streamkit.Record, not bytes"),
+        ([b"payload"], r"streamkit.Record, not bytes: write Record\(payload\)"),
         (["payload"], "streamkit.Record, not str"),
         ([GOOD, None], "streamkit.Record, not NoneType"),
         ([GOOD, (b"x", None, None)], "streamkit.Record, not tuple"),
@@ -141,7 +145,9 @@ class Kind(StrEnum):
         ([Record("text")], "a payload is bytes, not str; encode text"),  # type: ignore[arg-type]
         ([GOOD, Record(None)], "a payload is bytes, not NoneType"),  # type: ignore[arg-type]
         ([Record(5)], "a payload is bytes, not int"),  # type: ignore[arg-type]
-        ([Record(bytearray(b"x"))], "a payload is bytes, not bytearray"),  # type: ignore[arg-type]
+        ([Record({"a": 1})], r"a payload is bytes, not dict; encode it, as json\.dumps"),  # type: ignore[arg-type]
+        ([Record(GOOD)], r"a payload is bytes, not Record; pass its \.payload"),  # type: ignore[arg-type]
+        ([Record(bytearray(b"x"))], r"a payload is bytes, not bytearray; copy it with bytes"),  # type: ignore[arg-type]
         ([Record(memoryview(b"x"))], "a payload is bytes, not memoryview"),  # type: ignore[arg-type]
         ([Record(b"x", "text")], "metadata is a mapping of str to str, not str"),  # type: ignore[arg-type]
         ([Record(b"x", 5)], "metadata is a mapping of str to str, not int"),  # type: ignore[arg-type]
@@ -460,3 +466,33 @@ def test_a_lease_is_what_the_store_gave(filled: Subject, lease: Any) -> None:
 def test_a_lease_that_was_never_held_writes_nothing(filled: Subject) -> None:
     with filled.nothing_written(), pytest.raises(streamkit.LeaseLost, match="is not held"):
         filled.store.produce("space", "s", [GOOD], lease=filled.store.lease("leader"))
+
+
+def test_a_lease_of_another_store_is_refused(filled: Subject) -> None:
+    store, other = filled.store, filled.client.store(uuid4())
+    with other.lease("leader") as lease, filled.nothing_written():
+        for records in ([GOOD], []):
+            with pytest.raises(ValueError, match=f"of the store {other.id}, and the write is to the store {store.id}"):
+                store.produce("space", "s", records, lease=lease)
+        with pytest.raises(ValueError, match="take a lease of the store that you write to"):
+            store.transaction("space", lease=lease)
+    with store.lease("leader") as lease:
+        assert filled.stranger().produce("space", "s", [GOOD], lease=lease).last_sequence == 4
+
+
+def test_a_lease_that_was_never_held_says_so() -> None:
+    store = streamkit.connect("memory://never-held").store(uuid4())
+    with pytest.raises(streamkit.LeaseLost, match="is not held: use it inside"):
+        store.lease("leader").check()
+
+
+def test_a_transaction_that_the_end_of_the_program_drops_is_named(tmp_path: Path) -> None:
+    program = f"""
+import streamkit
+store = streamkit.connect("file://{tmp_path}").store("7d9f2c1e-52a4-4c7b-9d40-0f6a3d1f8e55")
+trx = store.transaction("orders")
+trx.produce("order-42", [streamkit.Record(b"placed")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "a transaction on the space 'orders' was dropped with 1 part, and nothing was written" in done.stderr
+    assert "Traceback" not in done.stderr

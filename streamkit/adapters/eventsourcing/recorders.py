@@ -408,4 +408,7 @@ def _tracking_part(tracking: Tracking) -> tuple[dict[str, list[int]], dict[str, 
 def _check_growth(segment: str, numbers: list[int]) -> None:
     for before, number in pairwise(numbers):
         if number <= before:
-            raise IntegrityError(f"{segment!r} has {before} already, and {number} does not come after it")
+            raise IntegrityError(
+                f"{segment!r} is at {before} already, and {number} is not after it: somebody else was faster. Get it "
+                "again, and decide again"
+            )
