@@ -40,8 +40,8 @@ Spans = Mapping[str, Sequence[tuple[int, int]]]
 """The erased ranges of each segment, as (first sequence, last sequence)."""
 
 
-def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
-    """Erase from a partition's files; return how many files were rewritten.
+def erase_archived(archive: Archive, partition: int, spans: Spans) -> int | None:
+    """Erase from a partition's files; return how many files were rewritten, None if there is no table.
 
     A compaction that runs meanwhile may make some of the work necessary again.
     """
@@ -58,7 +58,7 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int:
         snapshot = table.snapshot()
         if snapshot is None:
             _delete_old(archive, set(), spans)
-            return count
+            return None
         try:
             foreign, old, shared = False, list[File](), list[File]()
             for file in _candidates(snapshot, partition, spans):

@@ -36,7 +36,7 @@ from ..log.manifest import Manifest, RunFile
 from ..log.packs import Packs, TableCache
 from ..log.partition import seed_of
 from ..log.rows import Head, Settings, decode_row, encode_row
-from ..names import InternalName
+from ..names import InternalName, internal_name
 from ..retry import delete_rows, put_settled
 from ..store import Store, inner
 from .format import PartitionBackup
@@ -47,6 +47,8 @@ __all__ = ["restore_backup", "wait_for_tokens"]
 
 _MARKER = b"RESTORE", b"RESTORE"
 _TOGETHER = 64
+_CLEANED = internal_name("group"), internal_name("routes"), internal_name("snapshots")
+"""The internal spaces whose texts and states are erased with the entries that they were made of."""
 _LARGEST = 1 << 31
 """Bytes of the largest record in a chunk. The log's own packs hold none of more than 1 MiB."""
 
@@ -237,7 +239,7 @@ class _Restore:
     def _check(self) -> None:
         """Raise CorruptData unless each partition ends where the point says."""
         for part in self._parts():
-            known = inner(self._store).look_up(part.space)[0]
+            known = inner(self._store).look_up(_name(part.space))[0]
             end = known.partitions[part.partition].refresh() if known is not None else 0
             if end != part.end:
                 raise CorruptData(
@@ -246,7 +248,11 @@ class _Restore:
                 )
 
     def _erase_again(self, spaces: set[str]) -> int:
-        """Repeat the erasures that later points know, and those made while the point was copied."""
+        """Repeat the erasures that later points know, and those made while the point was copied.
+
+        Not those of states that an erasure in their space cleans: there they name records that other ones have
+        replaced since. At this point these records are the state.
+        """
         incarnations = {part.space: part.incarnation for part in self._parts() if part.partition == 0}
         erasures: set[tuple[str, str, int, int]] = set()
         done = {(part.space, *erasure) for part in self._parts() for erasure in part.erasures}
@@ -255,7 +261,7 @@ class _Restore:
                 for part in self._repository.parts(point.number):
                     if part.space in spaces and part.incarnation == incarnations[part.space]:
                         erasures.update((part.space, *erasure) for erasure in (*part.erasures, *part.later))
-        again = sorted(erasures - done)
+        again = sorted(one for one in erasures - done if not one[0].startswith(_CLEANED))
         for space, segment, first, last in again:
             self._store.erase(_name(space), escape(segment), first=first, last=last)
         return len(again)

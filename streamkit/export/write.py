@@ -14,6 +14,7 @@ import msgspec
 
 from ..arguments import check_names_of
 from ..errors import PermanentError, StreamkitError
+from ..log.erased import erasures_of
 from ..log.partition import Partition
 from ..store import inner
 from ..url import local_path
@@ -121,10 +122,14 @@ class _Writer:
         self._partition_line: kinds.Partition | None = None
         self._reached = Reached()
         """The space and the partition that the last line of a stopped export is in, and the place in it."""
+        self._written: list[tuple[Space, kinds.Partition]] = []
+        """The partitions of the stopped export, also the one that its last line is in."""
 
     def run(self, file: BinaryIO) -> int:
         spaces = {name: self._partitions(name) for name in self.names}
         self._resume(file)
+        for line, begun in self._written:
+            _check_not_erased(spaces[line.space], line, begun)
         resumed = self.digest.entries
         if not self.digest.lines:
             self._put(file, Export(kinds.FORMAT, self.names))
@@ -158,6 +163,8 @@ class _Writer:
                 self._space_line, self._partition_line, self._reached = line, None, Reached()
             elif isinstance(line, kinds.Partition):
                 self._partition_line, self._reached = line, Reached()
+                if self._space_line is not None:
+                    self._written.append((self._space_line, line))
             self._reached.take(line)
             self.digest.take(data, line)
         file.seek(keep)
@@ -218,6 +225,18 @@ def _check_unchanged(partition: Partition, begun: kinds.Partition) -> None:
         raise _changed(partition.space) from error
     if line != begun or _removed_since(partition, begun.end):
         raise _changed(partition.space)
+
+
+def _check_not_erased(partitions: list[Partition], space: Space, begun: kinds.Partition) -> None:
+    """Raise PermanentError if the space was deleted, or entries of a partition were erased, since `begun` was
+    written."""
+    partitions[0].refresh()
+    partition = partitions[begun.partition]
+    partition.refresh()
+    if partitions[0].settings.incarnation.hex() != space.incarnation:
+        raise _changed(space.space)
+    if any(erasure.number > begun.end for erasure in (*partition.erasing, *erasures_of(partition))):
+        raise _changed(space.space)
 
 
 def _removed_since(partition: Partition, end: int) -> bool:

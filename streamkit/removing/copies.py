@@ -46,8 +46,12 @@ class Copies:
             return done
         from ..archive.erase import erase_archived
 
-        files = erase_archived(self._shared.archive(space), partition.partition, ranges.by_segment)
-        return done.plus(Rewritten(files=files))
+        archive, archived = self._shared.archive(space), partition.head.archived
+        files = erase_archived(archive, partition.partition, ranges.by_segment)
+        if files is None and archived:
+            text = f"the archive may still hold erased entries: {archive.missing(archived)}. Then erase again"
+            return done.plus(Rewritten(unreached=(text,), unfinished=True))
+        return done.plus(Rewritten(files=files or 0))
 
     def clean_deleted(self, space: str) -> Rewritten:
         """Erase the remains of a deleted space: published views, texts of failures, and values that no row has."""

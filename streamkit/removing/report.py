@@ -42,6 +42,8 @@ class Rewritten(NamedTuple):
     views: int = 0
     """Published views that were deleted."""
     unreached: tuple[str, ...] = ()
+    unfinished: bool = False
+    """True if the next call must go on with it: a place of `unreached` can be reached later."""
 
     def plus(self, other: Rewritten) -> Rewritten:
         """Return the sum of two counts."""
@@ -52,6 +54,7 @@ class Rewritten(NamedTuple):
             self.files + other.files,
             self.views + other.views,
             tuple(dict.fromkeys(self.unreached + other.unreached)),
+            self.unfinished or other.unfinished,
         )
 
 

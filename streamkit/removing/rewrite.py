@@ -67,6 +67,8 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
         done = done.plus(changed).plus(clean_copies(partition, ranges))
         clear_inbox(partition, ranges.by_segment.keys())
         done = done.plus(clear_leftovers(partition))
+        if done.unfinished:
+            return done
         for _ in attempts(partition.clock):
             partition.read_head()
             head = partition.head

@@ -11,6 +11,7 @@ from fix_azurite import Azurite
 from fix_s3 import S3Bucket
 
 import streamkit
+from harness.deep_search import files_below, found_in
 from streamkit import PermanentError, Record, Store
 
 
@@ -88,6 +89,27 @@ def test_an_archive_on_another_service_is_where_its_url_says(
         assert_archived(client.store(store.id))
         client.delete_store(store.id)
         assert not s3_bucket.names()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_erasure_without_the_place_of_the_archive_says_so_and_is_completed_by_the_next_with_it(
+    tmp_path: Path, remote: bool
+) -> None:
+    url = f"memory://{uuid4().hex}?remote=1" if remote else (tmp_path / "root").as_uri()
+    cold, secret = (tmp_path / "cold").as_uri(), os.urandom(24)
+    with streamkit.connect(url, archive=cold) as client, client.store(uuid4()) as store:
+        store.produce("space", "s", [Record(b"0")])
+        store.produce("space", "erased", [Record(secret)])
+        store.archive("space")
+    with streamkit.connect(url) as client:
+        for by in ({"segment": "erased"}, {"segment": "erased"}, {"metadata": {"no": "entry"}}):
+            (text,) = client.store(store.id).erase("space", **by).unreached  # type: ignore[arg-type]
+            assert "connect(archive=URL)" in text
+    assert found_in(files_below(tmp_path), secret)
+    with streamkit.connect(url, archive=cold) as client:
+        assert client.store(store.id).erase("space", "erased").unreached == ()
+        assert found_in(files_below(tmp_path), secret) == []
+        assert [entry.payload for entry in client.store(store.id).consume_space("space")] == [b"0"]
 
 
 def test_an_archive_in_another_container_is_where_its_url_says(azurite: Azurite, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fix_covered import EXHAUSTIVE
 from fix_stores import Subject
 
 import streamkit
+from harness.deep_search import files_below, found_in
 from harness.working_store import figures, prepare, spaces_of, work_once
 from streamkit import Client, CorruptData, PermanentError, Record, Retention, Store
 from streamkit.backup import repository, restore
@@ -215,6 +216,38 @@ def test_what_was_erased_later_does_not_come_back_with_an_older_point(
     assert payloads(latest, "a") == payloads(store, "a")
     store.backup(backups, keep=1)
     assert [is_stored(secret) for secret in secrets] == [at not in (3, 5, 7) for at in range(10)]
+
+
+def test_texts_of_failures_that_quote_what_was_erased_later_do_not_come_back_with_an_older_point(
+    tmp_path: Path, elsewhere: Callable[..., Store]
+) -> None:
+    store, backups, secret = elsewhere(), tmp_path / "backups", urandom(12).hex()
+
+    def quote(payload: bytes) -> bool:
+        if payload != b"fine":
+            raise ValueError(payload.decode())
+        return True
+
+    store.produce("a", "user-0", [Record(b"fine")])
+    store.produce("a", "user-1", [Record(secret.encode())])
+    done = store.group("a", "done", segments=["user-0"])
+    done.run(lambda delivery: None, drain=True)
+    store.group("a", "dead", max_deliveries=1).run(lambda delivery: quote(delivery.entry.payload), drain=True)
+    store.route("copies", "a", "there", lambda entry: quote(entry.payload)).catch_up()
+    store.backup(backups)
+    store.erase("a", "user-1")
+    store.backup(backups)
+    restored = elsewhere(store.id)
+    assert restored.restore_backup(backups, point=1).erasures
+    roots = [path for path in tmp_path.iterdir() if path != backups]
+    assert found_in(files_below(*roots), secret.encode()) == []
+    for opened in (store, restored):
+        (route,) = opened.get_routes()
+        assert (route.error, route.copied) == (None, 1)
+        for name, acked in (("done", 1), ("dead", 1)):
+            status = opened.group("a", name).status()
+            assert (status.acked, status.dead, status.pending, status.ready, status.lag) == (acked, 0, 0, 0, 0)
+    assert restored.verify().ok
 
 
 def test_an_erasure_is_known_when_its_transaction_is_trimmed(

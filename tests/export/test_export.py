@@ -253,6 +253,46 @@ def test_an_export_does_not_go_on_after_a_removal(tmp_path: Path, monkeypatch: p
         export_store(store, tmp_path / "one", spaces=["plain"])
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+def test_an_export_does_not_go_on_after_an_erasure_in_what_it_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool, partitions: int
+) -> None:
+    """The erasure is in another space or partition than the one where the export was stopped."""
+    monkeypatch.setattr(lines, "CHECKPOINT_LINES", 5)
+    store = new_store(remote=remote)
+    store.create_space("one", partitions)
+    for at in range(30):
+        store.produce("one", f"s-{at}", [Record(b"x")])
+    store.produce("two", "s", [Record(b"x")] * 20)
+    store.erase("one", "s-1")  # before the export: no reason to refuse it
+
+    def stop(entries: int) -> None:
+        if entries > 35:
+            raise Stop
+
+    def export() -> ExportReport:
+        return export_store(store, tmp_path / "one", spaces=["one", "two"])
+
+    with suppress(Stop):
+        export_store(store, tmp_path / "one", spaces=["one", "two"], progress=stop)
+    store.trim("one", "s-2", keep_entries=0)  # it was exported as of a moment before
+    (tmp_path / "one.part").rename(tmp_path / "kept")
+    (tmp_path / "one.part").write_bytes((tmp_path / "kept").read_bytes())
+    assert export().resumed
+    (tmp_path / "one").unlink()
+    (tmp_path / "kept").rename(tmp_path / "one.part")
+    store.erase("one", "s-3")
+    with pytest.raises(PermanentError, match="'one' has changed since"):
+        export()
+    store.delete_space("one")
+    with pytest.raises(PermanentError, match="no space 'one'"):
+        export()
+    store.produce("one", "s-4", [Record(b"new")])
+    with pytest.raises(PermanentError, match="'one' has changed since"):
+        export()
+
+
 @pytest.mark.parametrize("name", ["one", "one.parquet"])
 def test_two_exports_to_one_path_do_not_share_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
