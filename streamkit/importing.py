@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -17,6 +18,11 @@ middle of another thread's import would wait for that thread for ever."""
 DECODERS = threading.RLock()
 """Held while a decoder is made, and by a fork. Its holder does not ask for IMPORTING and does not import: a
 thread that holds the lock of the module may make the module's decoders."""
+
+_PATIENCE = 10.0
+"""The most seconds for which a fork waits for the imports of other threads."""
+_module_locks: Mapping[str, Callable[[], object]] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
+"""Weak references to Python's locks of the modules that are imported now."""
 
 
 def importer(package: str, names: Mapping[str, Iterable[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -40,8 +46,25 @@ def importer(package: str, names: Mapping[str, Iterable[str]]) -> tuple[Callable
 
 
 def _acquire() -> None:
-    IMPORTING.acquire()
-    DECODERS.acquire()
+    """Take the locks when no other thread imports a module of streamkit, because the child would wait for it for ever.
+
+    The locks are free during the wait, because the import may need them. The wait ends after a while, because the
+    import may need something else that this thread holds.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        IMPORTING.acquire()
+        DECODERS.acquire()
+        if not _is_importing() or time.monotonic() > deadline:
+            return
+        _release()
+        time.sleep(0.001)
+
+
+def _is_importing() -> bool:
+    """True if another thread holds Python's lock of one of streamkit's modules."""
+    locks = [ref() for name, ref in list(_module_locks.items()) if name.partition(".")[0].startswith("streamkit")]
+    return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in locks)
 
 
 def _release() -> None:

@@ -273,6 +273,55 @@ thread.join()
     _loaded(f"MODULE = {module!r}\n{program}")
 
 
+FORKING = """
+import importlib, importlib.machinery, os, signal, sys, threading
+import streamkit.importing
+
+class Finder:
+    def find_spec(self, name, path, *_):
+        if name != MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        load = spec.loader.exec_module
+        def slowly(module):
+            begun.set()
+            forked.wait(WAIT)
+            load(module)
+        spec.loader.exec_module = slowly
+        return spec
+
+begun, forked = threading.Event(), threading.Event()
+sys.meta_path.insert(0, Finder())
+thread = threading.Thread(target=importlib.import_module, args=[MODULE])
+thread.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    in_child()
+    os._exit(0)
+forked.set()
+assert os.waitpid(child, 0)[1] == 0, "the child hangs"
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+@pytest.mark.parametrize("module", ["streamkit.groups.decide", "streamkit.views", "streamkit.eventsourcing.repository"])
+def test_a_process_that_is_forked_during_the_first_import_of_another_thread_can_import(module: str) -> None:
+    program = """
+def in_child():
+    signal.alarm(60)
+    importlib.import_module(MODULE)
+"""
+    _loaded(f"MODULE, WAIT = {module!r}, 0.3\n{program}{FORKING}")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_fork_does_not_wait_for_ever_for_an_import_that_waits_for_the_forking_thread() -> None:
+    program = "import streamkit.importing; streamkit.importing._PATIENCE = 0.2; in_child = bool"
+    _loaded(f"MODULE, WAIT = 'streamkit.groups.decide', None\n{program}{FORKING}")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 @pytest.mark.parametrize("lock", ["IMPORTING", "DECODERS"])
 def test_a_process_that_is_forked_during_a_first_use_of_another_thread_can_have_its_own(
