@@ -22,7 +22,7 @@ from ..warn import warn
 from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change
 from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
-from .failures import failure_text, storable
+from .failures import REJECTED, failure_text, storable
 from .feed import FeedState
 from .lane import LaneState
 from .ranges import ranges_of
@@ -470,7 +470,7 @@ class Consumer:
         self._settled(delivery, core.settle(delivery, decide) if self._is_live(delivery) else [])
         return dead
 
-    def reject(self, delivery: Delivery, reason: str = "rejected") -> None:
+    def reject(self, delivery: Delivery, reason: str = REJECTED) -> None:
         """Make the entry a dead letter at once, because it cannot be handled. DeliveryLost as for `ack`."""
         check_type(reason, str, "reason is str")
         self._is_live(delivery)

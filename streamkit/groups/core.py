@@ -14,6 +14,7 @@ from ..decoders import msgpack_decoder
 from ..errors import DeliveryLost, OutcomeUnknown, PermanentError, SequenceMismatch, StreamkitError
 from ..model import Entry
 from ..names import InternalName
+from ..removing.erasures import forget_late_failures
 from ..store import Store, inner
 from ..warn import warn
 from .chain import Chain, segment_on
@@ -37,6 +38,7 @@ from .events import (
     Reset,
     Vanished,
 )
+from .failures import REJECTED, WORN_OUT
 from .feed import FeedState
 from .feeding import Feeder
 from .lane import LaneState, Site
@@ -104,6 +106,17 @@ def _is_about(events: Iterable[LaneEvent], done: Acked) -> bool:
         elif isinstance(event, (Acked, Died, Doubted, Extended, Released, Vanished)):
             told.update(numbers_of(event.tickets))
     return bool(told) and not told.isdisjoint(numbers_of(done.tickets))
+
+
+def _quoting(events: Iterable[LaneEvent]) -> list[int]:
+    """The tickets of events with a text that may quote their entry."""
+    found: list[int] = []
+    for event in events:
+        if isinstance(event, Nacked):
+            found += [ticket for ticket, _ in event.tickets] if event.error else []
+        elif isinstance(event, Died) and event.reason not in (WORN_OUT, REJECTED):
+            found += numbers_of(event.tickets)
+    return found
 
 
 def is_pending(state: LaneState, delivery: Delivery) -> bool:
@@ -278,7 +291,24 @@ class Core:
                     message = "%d acknowledgements in the group %r came too late: others may have the entries"
                     warn(message, lost, name, store=self.store.id, space=self.space)
                 if not alone:
-                    return result
+                    quoted = self._sites(chain.state, [], [(ticket, 0) for ticket in _quoting(events)])
+                    break
+        if quoted:
+            self._forget_if_erased(quoted)
+        return result
+
+    def _forget_if_erased(self, quoted: list[Site]) -> None:
+        """Remove the texts of failures that were just written if their entries were erased meanwhile. The erasure may
+        have searched the lane before. It finds the texts if it comes after this look."""
+        try:
+            self.source.look()
+            entries = self.source.load(quoted)
+            gone = [site for site, entry in zip(quoted, entries, strict=True) if entry is None]
+            if not all(self.source.is_trimmed(site.stream, site.position) for site in gone):
+                forget_late_failures(self.store, self.space)
+        except StreamkitError as error:
+            message = "the group %r may keep the text of a failure that quotes an erased entry: erase again (%s)"
+            warn(message, self.feed.state.name, error, store=self.store.id, space=self.space)
 
     def write_feed(self, decide: Callable[[FeedState, int], tuple[list[FeedEvent], T]]) -> T:
         losses = 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["DEADLINE_PASSED", "WORN_OUT", "failure_text", "storable", "worn_out"]
+__all__ = ["DEADLINE_PASSED", "REJECTED", "WORN_OUT", "failure_text", "storable", "worn_out"]
 
 WORN_OUT = "max_deliveries"
 """The reason of a dead letter that used up its attempts. The last failures follow it, if they are known."""
+REJECTED = "rejected"
+"""The reason of a dead letter whose consumer named none."""
 DEADLINE_PASSED = "the deadline passed"
 _MOST = 400
 """Bytes of one failure."""

@@ -11,7 +11,7 @@ from ..arguments import check_choice, check_seconds, check_type
 from .core import Core
 from .decide import behind, give_up
 from .events import Acked, Died, Extended, Held, LaneEvent, Released
-from .failures import failure_text, storable
+from .failures import REJECTED, failure_text, storable
 from .lane import LaneState
 from .ranges import numbers_of, ranges_of
 
@@ -32,7 +32,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """nack: the failure; at most 400 bytes are kept."""
     seconds: float | None = None
     """extend: seconds from now."""
-    reason: str = "rejected"
+    reason: str = REJECTED
     """reject: the reason."""
 
 

@@ -215,6 +215,11 @@ class Source:
             self._fetch(stream, start, {wanted[at].position: at for at in places}, found)
         return found
 
+    def look(self) -> None:
+        """Ask the storage if entries were removed."""
+        self._looked = float("-inf")
+        self._drop_removed()
+
     def _drop_removed(self) -> None:
         """Nothing is handed out that was removed: looked up each time, or each second where that is a request."""
         shared = inner(self._store)

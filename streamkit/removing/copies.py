@@ -39,9 +39,7 @@ class Copies:
         space = partition.space
         if isinstance(space, InternalName):
             return Rewritten()  # it has none of them
-        since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
-        done = self.erase_snapshots(space, since).plus(self._delete_published())
-        done = done.plus(self._forget_failures(space, lambda *place: bool(ranges.reason(*place))))
+        done = self.clean_states(space, ranges).plus(self._delete_published())
         if not self._may_be_archived(partition):
             return done
         from ..archive.erase import erase_archived
@@ -53,10 +51,18 @@ class Copies:
             return done.plus(Rewritten(unreached=(text,), unfinished=True))
         return done.plus(Rewritten(files=files or 0))
 
+    def clean_states(self, space: str, ranges: Ranges) -> Rewritten:
+        """Erase the ranges from snapshots of aggregates, and the texts of failures that may quote them."""
+        if isinstance(space, InternalName):
+            return Rewritten()
+        since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
+        done = self.erase_snapshots(space, since)
+        return done.plus(self.forget_failures(space, lambda *place: bool(ranges.reason(*place))))
+
     def clean_deleted(self, space: str) -> Rewritten:
         """Erase the remains of a deleted space: published views, texts of failures, and values that no row has."""
         if not self._shared.exists(space):
-            done = self._delete_published(space).plus(self._forget_failures(space, lambda segment, sequence: True))
+            done = self._delete_published(space).plus(self.forget_failures(space, lambda segment, sequence: True))
             left = self.remove_leftovers()
             return done.plus(Rewritten(unreached=(left,))) if left else done
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
@@ -119,7 +125,7 @@ class Copies:
             warn("%s", text)
             return Rewritten(unreached=(text,))
 
-    def _forget_failures(self, space: str, is_gone: Callable[[str, int], bool]) -> Rewritten:
+    def forget_failures(self, space: str, is_gone: Callable[[str, int], bool]) -> Rewritten:
         """Erase the texts of failures that groups and routes keep, because they may quote an erased entry."""
         from ..groups.forget import forget_failures
         from ..routes import state as routes

@@ -153,8 +153,7 @@ def erase_space(
     for committer in () if dry_run else committers:
         partition = committer.partition
         partition.refresh()
-        # The rest of an earlier call remains where nothing is to be erased now.
-        done = done.plus(finish(partition, copies) if partition.erasing else clear_leftovers(partition))
+        done = done.plus(finish(partition, copies) if partition.erasing else _clean_again(partition, wanted, copies))
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
     total = _completed(total, done, space.partitions[0].clock)
     if forgotten and (places := copies.derived(space.name)):
@@ -166,6 +165,14 @@ def erase_space(
     if not dry_run and (kept := _kept_copies(space.partitions[0].backend)):
         total = replace(total, unreached=(*total.unreached, kept))
     return total
+
+
+def _clean_again(partition: Partition, wanted: _Wanted, copies: Copies) -> Rewritten:
+    """Remove the rest of an earlier call, and what a process has made of its entries since, which was killed before it
+    looked again."""
+    done = clear_leftovers(partition)
+    erased = [erasure for erasure in erasures_of(partition) if wanted.takes(erasure.segment)]
+    return done.plus(copies.clean_states(partition.space, Ranges(erased))) if erased else done
 
 
 def _kept_copies(backend: Backend) -> str | None:

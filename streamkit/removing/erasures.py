@@ -7,18 +7,22 @@ from typing import NamedTuple
 
 from ..errors import LeaseNotAcquired
 from ..gaps import Gap
+from ..log.erased import erasures_of
+from ..log.floors import Erasure
 from ..log.partition import Partition
 from ..log.segment_view import row_of
 from ..log.view import LogView
 from ..log.visible import floor_of
 from ..store import Store, inner
 from ..warn import warn
+from .ranges import Ranges
 
 __all__ = [
     "Seen",
     "begins_late",
     "complete_erasures",
     "erased_since",
+    "forget_late_failures",
     "has_erasures",
     "is_erasing",
     "seen_by",
@@ -122,6 +126,22 @@ def complete_erasures(store: Store, space: str) -> bool:
     except LeaseNotAcquired:
         return False
     return True
+
+
+def forget_late_failures(store: Store, space: str) -> None:
+    """Remove the texts of failures of erased entries that groups and routes of a space have written after the erasure
+    had searched them."""
+    from .copies import Copies
+
+    found, _ = inner(store).look_up(space)
+    erased = Ranges([one for partition in (found.partitions if found else ()) for one in all_erasures(partition)])
+    for text in Copies(store).forget_failures(space, lambda *place: bool(erased.reason(*place))).unreached:
+        warn("%s", text, store=store.id, space=space)
+
+
+def all_erasures(partition: Partition) -> list[Erasure]:
+    """The erasures of a partition, also those that are not completed."""
+    return [*partition.erasing, *erasures_of(partition)]
 
 
 def _latest(view: LogView) -> int:

@@ -22,6 +22,7 @@ from ..lexkey import LexKey
 from ..log.offsets import Offset
 from ..model import Entry, Record
 from ..names import check_name, partition_of
+from ..removing.erasures import forget_late_failures
 from ..run.reading import (
     SpacePosition,
     after,
@@ -287,6 +288,14 @@ class Route:
     def _pause(self, state: RouteState, failure: RouteFailure, error: BaseException) -> None:
         self._register.write(msgspec.structs.replace(state, failure=failure))
         self._warn_paused(failure, error)
+        if failure.sequence and not self._is_there(failure):
+            # It was erased while the functions had it, and the erasure may have searched this record's segment before.
+            forget_late_failures(self._store, self.source)
+
+    def _is_there(self, failure: RouteFailure) -> bool:
+        at = failure.sequence
+        found = self._store.consume_segment(self.source, failure.segment, min_sequence=at, max_sequence=at, gaps="skip")
+        return next(found, None) is not None
 
     def _warn_paused(self, failure: RouteFailure, error: BaseException | None = None) -> None:
         """Name a failure in the log of the program once: a caller that does not look at the status would not know."""

@@ -14,7 +14,7 @@ import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Client, Record, Store
 from streamkit.errors import CorruptData, StoreClosed
-from streamkit.groups import Delivery
+from streamkit.groups import Consumer, Delivery, Group, Settlement
 from streamkit.log.keys import HEAD, partition_key
 from streamkit.names import internal_name
 from streamkit.store import inner
@@ -81,6 +81,62 @@ def test_no_text_of_a_failure_quotes_an_erased_entry(
         assert store.group("jobs", "together").status().delayed == 2
         (route,) = store.get_routes()
         assert route.error is None
+
+
+SETTLES: dict[str, Callable[[Group, Consumer, Delivery], object]] = {
+    "nack": lambda group, consumer, delivery: consumer.nack(delivery, error=delivery.entry.payload.decode()),
+    "reject": lambda group, consumer, delivery: consumer.reject(delivery, delivery.entry.payload.decode()),
+    "settle": lambda group, consumer, delivery: group.settle(
+        [Settlement(receipt=delivery.receipt, action="reject", reason=delivery.entry.payload.decode())]
+    ),
+}
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+@pytest.mark.parametrize("how", [*SETTLES, "raise", "route"])
+def test_no_text_of_a_failure_quotes_an_entry_that_another_process_erased_while_it_was_handled(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+    how: str,
+    killed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process may be killed when it has written the text: then the same erasure again removes it."""
+    url, stored = place
+    if killed:
+        for module in ("groups.core", "routes.route"):
+            monkeypatch.setattr(f"streamkit.{module}.forget_late_failures", lambda *_: None)
+    with streamkit.connect(url) as client, streamkit.connect(url) as second:
+        store = client.store(uuid4())
+        other = second.store(store.id)
+        store.produce("jobs", "ann", [Record(SECRET), Record(SECRET)])
+        store.produce("jobs", "bob", [Record(b"nobody's")])
+
+        def fail(payload: bytes) -> bool:
+            if payload == SECRET:
+                assert other.erase("jobs", "ann").unreached == ()
+            raise ValueError(payload.decode())
+
+        group = store.group("jobs", "some", max_deliveries=9, retry_delay=3600.0)
+        if how == "route":
+            store.route("copies", "jobs", "copies", lambda entry: fail(entry.payload)).catch_up()
+        elif how == "raise":
+            group.run(lambda delivery: fail(delivery.entry.payload), drain=True)
+        else:
+            with group.consumer() as consumer:
+                deliveries = consumer.receive(limit=3)
+                assert other.erase("jobs", "ann").unreached == ()
+                for delivery in deliveries:
+                    SETTLES[how](group, consumer, delivery)
+        if killed:
+            assert found_in(stored(), SECRET), "there is nothing to be erased"
+            assert other.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+        if how == "route":
+            store.route("copies", "jobs", "copies", lambda entry: True).catch_up()
+            assert store.get_routes()[0].copied == 1
+        else:
+            status = group.status()
+            assert (status.delayed + status.dead, status.pending, status.ready) == (1, 0, 0), "bob's"
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
