@@ -81,7 +81,7 @@ class EventStore:
     """The events of one space of a store. Safe to share between threads."""
 
     def __init__(self, store: Store, space: str) -> None:
-        check_type(store, Store, "EventStore takes a Store of client.store(…)")
+        check_type(store, Store, "EventStore takes a Store, or the `sync` of an AsyncStore")
         self._store = store
         self._space = check_name(space, "space")
         self._appending = Lock()

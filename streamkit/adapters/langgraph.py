@@ -205,7 +205,11 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def __init__(self, store: Store, *, space: str = "langgraph", serde: SerializerProtocol | None = None) -> None:
         super().__init__(serde=serde)
-        check_type(store, Store, "StreamkitSaver takes a Store of client.store(…), or StreamkitSaver.from_url a URL")
+        check_type(
+            store,
+            Store,
+            "StreamkitSaver takes a Store, or the `sync` of an AsyncStore; StreamkitSaver.from_url takes a URL",
+        )
         self._store = store
         self._space = space
         self._leases: dict[str, Lease] = {}

@@ -76,7 +76,7 @@ class Program:
     """
 
     def __init__(self, store: Store, parts: Iterable[Runnable], *, led: Iterable[Runnable] = ()) -> None:
-        check_type(store, Store, "Program takes a Store of client.store(…)")
+        check_type(store, Store, "Program takes a Store, or the `sync` of an AsyncStore")
         self.store = store
         for several in (parts, led):
             if isinstance(several, Runnable) or not isinstance(several, Iterable):

@@ -288,7 +288,5 @@ def test_a_conversation_of_100_messages_takes_few_requests() -> None:
 
 def test_a_saver_of_something_else_than_a_store_is_refused() -> None:
     wrong: Any = "memory://agents"
-    with pytest.raises(
-        TypeError, match=r"takes a Store of client\.store\(…\), or StreamkitSaver\.from_url a URL, not str"
-    ):
+    with pytest.raises(TypeError, match=r"takes a Store, .*; StreamkitSaver\.from_url takes a URL, not str"):
         StreamkitSaver(wrong)
