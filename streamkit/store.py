@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -34,6 +35,7 @@ from .errors import (
     CorruptData,
     LeaseNotAcquired,
     OutcomeUnknown,
+    StoreClosed,
     StreamkitError,
     TransientError,
 )
@@ -487,11 +489,9 @@ class Store:
 
         A space of the same name that is created later is another space: offsets of this one raise InvalidOffset there.
         Processes that have the space open get StoreClosed or CorruptData, and must open the store again. If the call is
-        interrupted, the next one completes it. A damaged space is deleted too, but processes that have it open may not
-        notice: stop them first.
+        interrupted, the next one completes it, or `maintain` does; until then the space raises StoreClosed. A damaged
+        space is deleted too, but processes that have it open may not notice: stop them first.
         """
-        from .removing.space import delete_space, has_remains
-
         check_name(space, "space")
         self._handle.check_open()
         if not isinstance(space, InternalName):
@@ -503,6 +503,11 @@ class Store:
             partitions = list(self._shared.unread_partitions(space))
         except UNREADABLE:
             partitions = self._damaged_partitions(space)
+        self._delete(space, partitions)
+
+    def _delete(self, space: str, partitions: list[Partition]) -> None:
+        from .removing.space import delete_space, has_remains
+
         if partitions:
             archived = any(partition.head.archived for partition in partitions)
 
@@ -514,6 +519,15 @@ class Store:
         elif has_remains(self._backend, space):
             delete_space(self._backend, space, self._damaged_partitions(space), lambda: None)
         self._shared.forget_space(space)
+
+    def _half_deleted(self, space: str) -> list[Partition]:
+        """The partitions of a space whose deletion was interrupted, or is under way; none of another space."""
+        self._handle.check_open()
+        partitions = list(self._shared.unread_partitions(space))
+        with suppress(StoreClosed):
+            for first in partitions[:1]:
+                first.refresh()
+        return partitions if partitions and partitions[0].ended else []
 
     def _damaged_partitions(self, space: str) -> list[Partition]:
         """The partitions of a space whose first head cannot be read, by its intact rows."""
@@ -550,6 +564,10 @@ class Store:
                 message = "the size of the store lacks the damaged space %r: %s"
                 warn(message, name, error, store=self.id, space=name)
                 damaged.append(name)
+                continue
+            except StoreClosed:
+                if not self._half_deleted(name):
+                    raise
                 continue
             if isinstance(name, InternalName):
                 internal += found.stored_bytes
@@ -868,10 +886,10 @@ class Store:
 
         Index and packs are brought up to the log and merged, files of stopped processes are removed, and transactions
         that were packed or archived for longer than the space's grace are removed from the log. On Azure, large values
-        that no row has are removed an hour after they were written; with `space` only if it had an erasure. If spaces
-        are damaged, the others are maintained first. Then CorruptData names the damaged ones. If another process
-        archives a space or erases from it, an erasure that is to be completed there stays, and LeaseNotAcquired names
-        the space.
+        that no row has are removed an hour after they were written; with `space` only if it had an erasure. An
+        interrupted deletion of a space is completed. If spaces are damaged, the others are maintained first. Then
+        CorruptData names the damaged ones. If another process archives a space or erases from it, an erasure that is to
+        be completed there stays, and LeaseNotAcquired names the space.
         """
         damaged: dict[str, StreamkitError] = {}
         busy: list[str] = []
@@ -886,6 +904,11 @@ class Store:
                 if space is not None:
                     raise
                 busy.append(name)
+            except StoreClosed:
+                partitions = self._half_deleted(name)
+                if not partitions:
+                    raise
+                self._delete(name, partitions)
         from .removing.copies import Copies
         from .views.publish import sweep_published
 

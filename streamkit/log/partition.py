@@ -624,7 +624,10 @@ class Partition:
     def has_ended(self, number: int) -> StoreClosed:
         """The error for a log that ends with transaction `number`."""
         self.ended = self.lost = True
-        return self._was_deleted(self.where(number))
+        return StoreClosed(
+            f"{self._was_deleted(self.where(number))}; if that raises this too, the deletion was interrupted: call "
+            "delete_space() again, or delete_store()"
+        )
 
     def _was_deleted(self, where: str) -> StoreClosed:
         return StoreClosed(f"{where}: the space, or its store, was deleted; open the store again with client.store(…)")

@@ -269,3 +269,49 @@ def test_a_space_is_made_again_after_the_clock_was_set_back(
             store.delete_space(SPACE)
             monkeypatch.setattr(time, "time_ns", lambda hours=hours: now() - hours * 3600 * 10**9)
         assert store.produce(SPACE, "a", [Record(b"3")]).last_sequence == 1
+
+
+@pytest.mark.parametrize("kind", ["remote", "local"])
+def test_upkeep_completes_a_deletion_that_was_killed_and_the_size_of_the_store_does_not_count_the_space(
+    tmp_path: Path, kind: str, covered: Callable[[str, int], None]
+) -> None:
+    def killed(store: Store) -> None:
+        raise KeyboardInterrupt
+
+    calls = Deletion(World(kind, tmp_path, 2)).calls
+    chosen = range(calls) if EXHAUSTIVE else [*range(0, calls - 4, max(1, calls // 5)), *range(calls - 4, calls)]
+    ended = 0
+    for at in chosen:
+        world = World(kind, tmp_path, 2)
+        world.process().produce("other", "s", [Record(b"x")])
+        with suppress(KeyboardInterrupt):
+            Deletion(world, at, killed)
+        try:
+            whole = entries(world.process())
+        except StoreClosed:
+            whole, ended = 0, ended + 1
+        assert world.process().size().entries == 1 + whole, f"call {at} of {calls}"
+        world.process().maintain()
+        assert list(world.process().get_spaces()) == ([SPACE, "other"] if whole else ["other"])
+        if at >= calls - 4:
+            world.process().maintain(SPACE)  # it may be in the list of spaces no more
+        assert world.process().verify().findings == ()
+        assert world.process().produce(SPACE, "new", [Record(b"x")]).last_sequence == 1
+        assert world.process().verify().findings == ()
+    assert ended
+    covered("killed deletions that upkeep completes", len(chosen))
+
+
+@pytest.mark.parametrize("kind", ["remote", "local"])
+def test_upkeep_deletes_nothing_of_a_space_that_was_made_again_since_this_process_opened_it(
+    tmp_path: Path, kind: str
+) -> None:
+    world = World(kind, tmp_path, 1)
+    store = world.process()
+    assert entries(store) == 71
+    other = world.process()
+    other.delete_space(SPACE)
+    world.make(other, 1)
+    with pytest.raises(StoreClosed):
+        store.maintain()
+    assert entries(world.process()) == 71
