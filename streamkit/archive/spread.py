@@ -89,13 +89,22 @@ Spread = Callable[[Sequence[Task]], Iterator[Wrote | Rewritten]]
 
 
 def do_task(store: Store, task: Task) -> Wrote | Rewritten:
-    """Do `task` here. No version of the table names the new files yet."""
-    if isinstance(task, Work):
-        return _write_files_of(store, task)
+    """Do `task` here. No version of the table names the new files yet.
+
+    PermanentError if there is no table here: the files would be in another place than the table that names them.
+    """
     from ..store import inner
     from .compact import rewrite
 
-    return rewrite(inner(store).archive(task.space).files, task)
+    archive = inner(store).archive(task.space)
+    if archive.table.state() is None:
+        raise PermanentError(
+            f"there is no table at {archive.table.url}, where this process would write the files of the space "
+            f"{task.space!r}: name the place of the archives, with Processes(url, count, archive=URL)"
+        )
+    if isinstance(task, Work):
+        return _write_files_of(store, task)
+    return rewrite(archive.files, task)
 
 
 def discard_files(store: Store, space: str, done: Wrote | Rewritten) -> None:

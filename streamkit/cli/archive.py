@@ -8,7 +8,16 @@ import typer
 
 from streamkit.terminal import amount
 
-from .options import Json, MaxTimestamp, SpaceName, StoreOptions, check_space, resolved_url, with_options
+from .options import (
+    Json,
+    MaxTimestamp,
+    SpaceName,
+    StoreOptions,
+    check_space,
+    resolved_archive,
+    resolved_url,
+    with_options,
+)
 from .output import print_result
 from .progress import progress
 
@@ -82,4 +91,6 @@ def compact(
 def _spread(named: StoreOptions, processes: int) -> Processes | None:
     from streamkit.archive import Processes
 
-    return None if processes == 1 else Processes(resolved_url(named.url), processes, archive=named.archive)
+    if processes == 1:
+        return None
+    return Processes(resolved_url(named.url), processes, archive=resolved_archive(named.archive))

@@ -37,6 +37,7 @@ __all__ = [
     "metadata_pairs",
     "note_missing",
     "open_client",
+    "resolved_archive",
     "resolved_url",
     "store_uuid",
     "with_options",
@@ -99,11 +100,15 @@ def resolved_url(url: str | None) -> str:
     return url if "://" in url else Path(url).absolute().as_uri()
 
 
+def resolved_archive(archive: str | None) -> str | None:
+    """The URL of the archives for another process, of --archive or $STREAMKIT_ARCHIVE; None: beside the stores."""
+    place = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
+    return place if place is None or "://" in place else Path(place).absolute().as_uri()
+
+
 def open_client(url: str | None, archive: str | None = None) -> Client:
     """The client of --url, $STREAMKIT_URL or ./streamkit-data. A malformed URL is wrong usage."""
-    place = archive or os.environ.get("STREAMKIT_ARCHIVE") or None
-    if place is not None and "://" not in place:
-        place = Path(place).absolute().as_uri()
+    place = resolved_archive(archive)
     hint = "--archive"
     try:
         if place is not None:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import typer
 
-from .options import Json, StoreId, Url, open_client, resolved_url, store_uuid
+from .options import Archive, Json, StoreId, Url, open_client, resolved_archive, resolved_url, store_uuid
 from .output import print_line, print_note
 
 __all__ = ["console", "keys", "serve"]
@@ -57,6 +57,7 @@ def serve(
     ] = None,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Serve the stores of --url over HTTP until SIGTERM or Ctrl-C.
 
@@ -74,9 +75,10 @@ def serve(
     if jwt_secret is not None and not jwt_secret.is_file():
         raise typer.BadParameter(f"there is no file {str(jwt_secret)!r}", param_hint="--jwt-secret")
     own = _own_store(store)
-    open_client(url).close()  # a wrong URL is reported before the server starts
+    open_client(url, archive).close()  # a wrong URL is reported before the server starts
     options = Options(
         url=resolved_url(url),
+        archive=resolved_archive(archive),
         host=host,
         port=port,
         store=own,
@@ -139,6 +141,7 @@ def console(
     ] = True,
     url: Url = None,
     store: StoreId = None,
+    archive: Archive = None,
 ) -> None:
     """Show the stores of --url in a browser, until Ctrl-C.
 
@@ -155,7 +158,7 @@ def console(
     from ..serve.server import serve as serve_here
 
     own = _own_store(store)
-    with open_client(url) as client:
+    with open_client(url, archive) as client:
         own = own or _only(client.stores())
     code = secrets.token_urlsafe(24)
 
@@ -172,7 +175,8 @@ def console(
     with tempfile.TemporaryDirectory(prefix="streamkit-console-") as folder:  # no other user may read it
         keys = KeyFile(Path(folder) / "keys.json")
         keys.create(["admin"], name="streamkit console")
-        options = Options(url=resolved_url(url), port=port, store=own, keys=str(keys.path), code=code)
+        place = resolved_archive(archive)
+        options = Options(url=resolved_url(url), archive=place, port=port, store=own, keys=str(keys.path), code=code)
         options.allow_hosts = ["localhost", "127.0.0.1"]
         serve_here(options, started)
 

@@ -22,6 +22,7 @@ __all__ = ["Application", "Limits", "Tokens", "app"]
 def app(
     client: AsyncClient | str | None = None,
     *,
+    archive: str | None = None,
     store: UUID | str | None = None,
     limits: Limits | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -35,14 +36,15 @@ def app(
     """The ASGI application that serves the stores of `client`.
 
     `client`: a client of `streamkit.aio.connect`, or a URL (None: STREAMKIT_URL, else ./streamkit-data). The
-    application does not close a client that is given. `store`: the UUID of the store that `_` names in paths. `clock`:
+    application does not close a client that is given. `archive`: the URL of archives that are not beside the stores, as
+    in `streamkit.connect`; a given client has its own. `store`: the UUID of the store that `_` names in paths. `clock`:
     the clock by which streams expire. `keys`: the file of keys that callers need. `tokens`: verifies JWT beside keys,
     or in place of them. Without keys and tokens, every caller may do everything. `hosts`: the host names that requests
     may use; empty for any. `origins`: sites whose pages may send requests. `topics`: serve `/v0` too, the interface of
     topics. `console`: serve `/console/` too, pages for browsers.
     """
     router = Router()
-    service = Service(client, store, limits or Limits())
+    service = Service(client, store, limits or Limits(), archive)
     service.keys = None if keys is None else KeyFile(keys)
     service.tokens = tokens
     service.hosts = frozenset(host.lower() for host in hosts)

@@ -32,6 +32,8 @@ class Options(msgspec.Struct, kw_only=True):
     """The options of `streamkit serve`."""
 
     url: str | None = None
+    archive: str | None = None
+    """The URL of the archives; None: beside the stores."""
     host: str = "127.0.0.1"
     port: int = 4437
     store: UUID | None = None
@@ -126,6 +128,7 @@ def make_application(options: Options) -> Application:
         tokens = Tokens(secret=secret, jwks=options.jwks, audience=options.audience, issuer=options.issuer)
     application = app(
         options.url,
+        archive=options.archive,
         store=options.store,
         limits=options.limits,
         keys=options.keys,

@@ -31,13 +31,16 @@ __all__ = ["Service"]
 class Service:
     """Holds the state of one process of the server: which stores are open, and whether it is draining."""
 
-    def __init__(self, client: AsyncClient | str | None, store: UUID | str | None, limits: Limits) -> None:
+    def __init__(
+        self, client: AsyncClient | str | None, store: UUID | str | None, limits: Limits, archive: str | None = None
+    ) -> None:
         self.limits = limits
         self.headers: tuple[tuple[bytes, bytes], ...] = ((b"x-content-type-options", b"nosniff"),)
         """The headers of every answer."""
         self.own_store = None if store is None else UUID(str(store))
         """The store that `_` names."""
         self._given = client
+        self._archive = archive
         self._client: AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stores: OrderedDict[UUID, AsyncStore] = OrderedDict()
@@ -71,7 +74,8 @@ class Service:
     def client(self) -> AsyncClient:
         """The client; it is connected when it is first asked for."""
         if self._client is None:
-            self._client = self._given if isinstance(self._given, AsyncClient) else connect(self._given)
+            given = self._given
+            self._client = given if isinstance(given, AsyncClient) else connect(given, archive=self._archive)
         return self._client
 
     def store(self, text: str) -> AsyncStore:

@@ -252,6 +252,7 @@ def test_what_cannot_be_stored_is_an_error_of_the_library(subject: Any) -> None:
         ({"STREAMKIT_URL": "memory://x"}, "set APP_STREAMKIT_STORE or STREAMKIT_STORE to its UUID"),
         ({"STREAMKIT_URL": "nothing://x", "STREAMKIT_STORE": str(uuid4())}, "no backend for nothing"),
         ({"STREAMKIT_URL": "memory://x", "STREAMKIT_STORE": "seven"}, "UUID"),
+        ({"STREAMKIT_URL": "memory://x", "STREAMKIT_STORE": str(uuid4()), "STREAMKIT_ARCHIVE": "x"}, "archive"),
         ({"STREAMKIT_URL": "memory://x", "ORIGINATOR_ID_TYPE": "int"}, "ORIGINATOR_ID_TYPE is 'uuid' or 'text'"),
     ],
 )

@@ -18,7 +18,7 @@ from fix_covered import EXHAUSTIVE
 import streamkit
 from streamkit import Record, Store
 from streamkit.archive import Processes, spread
-from streamkit.errors import Unavailable
+from streamkit.errors import PermanentError, Unavailable
 
 pytest.importorskip("deltalake")
 
@@ -140,6 +140,23 @@ def test_entries_that_are_erased_while_other_processes_compact_stay_erased(tmp_p
             assert not [row for row in rows if row["segment"] == "s1" and row["payload"]]
         assert store.compact(SPACE, spread=processes).after == 1
         assert readers(store) == wanted
+        assert not store.verify(SPACE).findings
+
+
+def test_processes_that_know_another_place_of_the_archives_are_refused(tmp_path: Path) -> None:
+    url, place = (tmp_path / "stores").as_uri(), (tmp_path / "cold").as_uri()
+    with streamkit.connect(url, archive=place) as client:
+        store = client.store(uuid4())
+        filled(store)
+        before = readers(store)
+        with pytest.raises(PermanentError, match=r"Processes\(url, count, archive=URL\)"):
+            store.archive(SPACE, spread=Processes(url, 2))
+        assert not list(tmp_path.rglob("*.parquet"))
+        report = store.archive(SPACE, target_file_bytes=1000, spread=Processes(url, 2, archive=place))
+        with pytest.raises(PermanentError, match=r"Processes\(url, count, archive=URL\)"):
+            store.compact(SPACE, spread=Processes(url, 2))
+        assert report.entries == len(table_rows(store)) == len(before)
+        assert readers(store) == before
         assert not store.verify(SPACE).findings
 
 

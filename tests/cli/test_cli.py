@@ -789,6 +789,25 @@ def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
         assert len(list(client.store(cli.store).consume_space("orders"))) == 10
 
 
+@pytest.mark.parametrize("named", ["by option", "by environment"])
+def test_several_processes_archive_to_a_place_that_is_elsewhere(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    pytest.importorskip("deltalake")
+    monkeypatch.chdir(cli.folder)
+    place = ["--archive", "cold"] if named == "by option" else []
+    if not place:
+        monkeypatch.setenv("STREAMKIT_ARCHIVE", f"file://{cli.folder}/cold")
+    cli("create", "orders", "--partitions", "2")
+    cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+    assert cli("archive", "orders", "--processes", "2", *place).code == 0
+    files = list(cli.folder.rglob("*.parquet"))
+    assert files
+    assert all(file.is_relative_to(cli.folder / "cold") for file in files)
+    verified = cli("verify", *place)
+    assert (verified.code, verified.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     "place", ["gopher://x/SECRET", "s3://user:SECRET@bucket/x", "file:///x?SECRET", "file:///x%ff"]
 )

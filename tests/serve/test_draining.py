@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
+
+import pytest
 
 import streamkit
 from streamkit import Record
@@ -23,10 +26,10 @@ PATHS = ("/v1/stores/_/spaces/s/entries", "/v1/stores/_/spaces/s/segments/a/entr
 
 
 @contextmanager
-def process(url: str, store: UUID) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def process(url: str, store: UUID, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """`streamkit serve`, and its port."""
     started = subprocess.Popen(
-        [sys.executable, "-m", "streamkit.cli", "serve", "--port", "0", "--url", url, "--store", str(store)],
+        [sys.executable, "-m", "streamkit.cli", "serve", "--port", "0", "--url", url, "--store", str(store), *options],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -36,6 +39,28 @@ def process(url: str, store: UUID) -> Iterator[tuple[subprocess.Popen[str], int]
     finally:
         started.kill()
         started.communicate()
+
+
+def test_a_process_archives_to_a_place_that_is_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    url, place = (tmp_path / "stores").as_uri(), (tmp_path / "cold").as_uri()
+    with streamkit.connect(url, archive=place) as client, client.store(STORE) as store:
+        store.produce("s", "a", [Record(b"1")])
+        with process(url, STORE, "--archive", place) as (_, port):
+            body = json.dumps({"kind": "archive", "space": "s"}).encode()
+            operations = f"http://127.0.0.1:{port}/v1/stores/_/operations"
+            request = urllib.request.Request(operations, body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request) as answer:
+                location = f"http://127.0.0.1:{port}{answer.headers['Location']}"
+            state = "running"
+            while state == "running":
+                time.sleep(0.02)
+                with urllib.request.urlopen(location) as answer:
+                    state = json.load(answer)["state"]
+        assert state == "done"
+        files = list(tmp_path.rglob("*.parquet"))
+        assert files
+        assert all(file.is_relative_to(tmp_path / "cold") for file in files)
 
 
 class Client:

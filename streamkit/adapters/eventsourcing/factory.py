@@ -44,7 +44,7 @@ class StreamkitFactory(
             raise OSError(f"the environment names no store: set {keys} to its UUID")
         self._space = self.env.get("STREAMKIT_SPACE") or self.env.name or "events"
         try:
-            self._client = connect(self.env.get("STREAMKIT_URL"))
+            self._client = connect(self.env.get("STREAMKIT_URL"), archive=self.env.get("STREAMKIT_ARCHIVE"))
             self._store = self._client.store(name)
         except (StreamkitError, ValueError) as error:
             raise OSError(str(error)) from error
