@@ -1,7 +1,7 @@
 """Erases from the archive: files with erased entries are rewritten, and the old files are deleted.
 
-An erased entry keeps its row, without payload and metadata, so every other row stays at its place. Older versions of
-the table lose their files too, and so do files that no version names.
+An erased entry keeps its row, without payload, metadata and columns that others added, so every other row stays at its
+place. Older versions of the table lose their files too, and so do files that no version names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ..errors import Unavailable
 from .columns import as_ours, check_rows
 from .compact import part_file, sort_foreign
 from .delta_log import DIRECTORY
+from .log_cleanup import forget_versions
 from .parquet import write_file
+from .schema import schema
 from .snapshot import File, Gone, Snapshot, is_own_name
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ _TRIES = 20
 _DATA = re.compile(r"\.parquet(#\d+)?$")
 """The end of a data file's name. With a number: delta-rs, as another engine, writes a local file under this name, and
 renames it. A process that is killed leaves it."""
+_ERASED = {"payload", "metadata"}
+"""The own columns that an erased row loses. It loses all columns that other engines have added."""
 _FOOTER = b"PAR1"
 """The last bytes of a complete Parquet file."""
 _LEFT = 60.0
@@ -50,9 +54,9 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int | None
     """Files that hold no erased entry."""
     made: dict[str, File] = {}
     """The replacement of each file that held erased entries, by the path of the old file."""
-    fenced = False
-    """True once the table has a version of this erasure. Then an archiver whose lease has ended cannot add entries that
-    it read before the erasure."""
+    fence = 0
+    """The last version of this erasure, 0 before there is one. From the first on, an archiver whose lease has ended
+    cannot add entries that it read before the erasure."""
     for _ in range(_TRIES):
         table.forget()
         snapshot = table.snapshot()
@@ -80,12 +84,15 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int | None
                 part_file(archive, snapshot, file)
             if foreign or shared:
                 continue
-            if not old and fenced:
+            has_others = not _own_names().issuperset(snapshot.state.types)
+            if not old and fence:
                 _delete_old(archive, snapshot.paths, spans)
+                if has_others:  # the log has the least and the greatest values of such columns
+                    forget_versions(table, fence)
                 return count
             # All in one version, so that each is one more however many files there are.
-            if table.replace(snapshot.state, old, [made[file.path] for file in old]):
-                fenced = True
+            if table.replace(snapshot.state, old, [made[file.path] for file in old], has_checkpoint=has_others):
+                fence = snapshot.state.version + 1
                 count += len(old)
                 clean.update(made[file.path].path for file in old)
         except Gone:
@@ -129,14 +136,20 @@ def _marked(rows: pa.Table, spans: Spans) -> Any:
     return mask
 
 
+def _own_names() -> set[str]:
+    return set(schema().names)
+
+
 def _without(rows: pa.Table, spans: Spans) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    mask = pa.array(_marked(rows, spans))
+    mask, kept_names = pa.array(_marked(rows, spans)), _own_names() - _ERASED
     for at, field in enumerate(rows.schema):
-        if field.name in ("payload", "metadata"):
+        if field.name not in kept_names:
             column = rows.column(at)
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
             kept = pc.if_else(mask, pa.scalar(None, column.type), column)
             rows = rows.set_column(at, pa.field(field.name, column.type, True), kept)
     return rows
@@ -148,13 +161,14 @@ def _holds(archive: Archive, path: str, spans: Spans) -> bool:
 
     table = archive.table
     with table.open(path, read_dictionary=["segment"], pre_buffer=True) as source, table.reading(path):
+        others = [name for name in source.schema_arrow.names if name not in _own_names()]
         for group in _groups_with(source, path, spans):
             rows = source.read_row_group(group, columns=["segment", "sequence"])
             rows = check_rows(rows) if is_own_name(path) else as_ours(rows)
             mask = _marked(rows, spans)
             if mask.any():
-                payloads = source.read_row_group(group, columns=["payload"])["payload"]
-                if (mask & ~np.asarray(payloads.is_null())).any():
+                values = source.read_row_group(group, columns=[*others, "payload"])
+                if any((mask & ~np.asarray(column.is_null())).any() for column in values.columns):
                     return True
     return False
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .delta_log import DIRECTORY, LogState, listed
@@ -16,7 +17,7 @@ from .delta_log import DIRECTORY, LogState, listed
 if TYPE_CHECKING:
     from .files import TableFiles
 
-__all__ = ["LOG_RETENTION", "clean_log"]
+__all__ = ["LOG_RETENTION", "clean_log", "forget_versions"]
 
 LOG_RETENTION = "interval 7 days"
 """The log retention of new tables. `compact` keeps the files of old versions for as long."""
@@ -49,8 +50,21 @@ def clean_log(table: TableFiles, state: LogState) -> int:
     # A version is in the retention if it, or an earlier one, was written in it, by any clock.
     retained = next((version for version in sorted(commits) if times[f"{version:020}.json"] > oldest), state.version)
     first = max((version for version in checkpoints if version <= retained), default=0)
+    return _delete_before(table, first, times)
+
+
+def forget_versions(table: TableFiles, first: int) -> None:
+    """Delete the log files of versions before `first`, which has a checkpoint."""
+    import pyarrow.fs as fs
+
+    with table.mapped():
+        found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
+    _delete_before(table, first, [info.base_name for info in found])
+
+
+def _delete_before(table: TableFiles, first: int, names: Iterable[str]) -> int:
     count = 0
-    for name in sorted(times):
+    for name in sorted(names):
         match = _VERSION.fullmatch(name)
         if match is not None and int(match[1]) < first:
             with table.mapped(), contextlib.suppress(FileNotFoundError):

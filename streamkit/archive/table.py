@@ -418,13 +418,16 @@ class Table(TableFiles):
                 "now, archive again, else restore it"
             ) from None
 
-    def replace(self, state: LogState, old: Sequence[File], new: Sequence[File]) -> bool:
+    def replace(
+        self, state: LogState, old: Sequence[File], new: Sequence[File], *, has_checkpoint: bool = False
+    ) -> bool:
         """Put `new` files in the place of `old` ones that hold the same entries. False if the table has moved on.
 
-        A shared file is named once for each partition in `new`, and once or more often in `old`.
+        A shared file is named once for each partition in `new`, and once or more often in `old`. `has_checkpoint`: the
+        new version is to have a checkpoint.
         """
         with self.mapped():
-            return self._append(state, _actions(old, new, changed=False), {})
+            return self._append(state, _actions(old, new, changed=False), {}, has_checkpoint=has_checkpoint)
 
     def discard(self, files: Iterable[File]) -> None:
         """Delete files of an abandoned commit. Files that the table names stay."""
@@ -471,7 +474,9 @@ class Table(TableFiles):
         with self.mapped():
             return self._append(state, _actions(old, new, changed=True), marks)
 
-    def _append(self, state: LogState, actions: list[Any], marks: Mapping[str, int]) -> bool:
+    def _append(
+        self, state: LogState, actions: list[Any], marks: Mapping[str, int], *, has_checkpoint: bool = False
+    ) -> bool:
         """Commit to exactly the version of `state`, with these application transactions and the mark that no other
         engine has changed rows so far. False if the table has moved on."""
         from deltalake import CommitProperties, Transaction
@@ -481,7 +486,7 @@ class Table(TableFiles):
         named = {_CHECKED: state.version, **marks}
         transactions = [Transaction(name, version) for name, version in named.items()]
         properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
-        due = _lacks_checkpoint(state)
+        due = has_checkpoint or _lacks_checkpoint(state)
 
         def append(url: str) -> None:
             onto = self._at(url, state.version)

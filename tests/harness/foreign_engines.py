@@ -195,6 +195,14 @@ def column_added(path: Path) -> None:
     table_of(path).update(updates={"note": "'seen'"}, predicate="sequence < 5")
 
 
+def add_column(path: Path, name: str, values: Any) -> None:
+    """Give the table another column, with a value for each of `rows_of`. delta-rs notes its least and greatest ones."""
+    from deltalake import write_deltalake
+
+    rows = rows_of(path).append_column(name, values)
+    write_deltalake(table_of(path), rows, mode="overwrite", schema_mode="merge")
+
+
 def deleted_and_restored(path: Path) -> None:
     table = table_of(path)
     table.optimize.compact()

@@ -228,6 +228,49 @@ def test_another_engine_leaves_nothing_in_the_log_of_the_table(tmp_path: Path, e
     assert place.holds(TAG) == []
 
 
+@pytest.mark.parametrize("later", ["nothing", "optimize", "checkpoint", "compact", "archive"])
+@pytest.mark.parametrize("kind", ["text", "nested"])
+def test_columns_that_others_have_added_lose_the_values_of_erased_entries(
+    tmp_path: Path, kind: str, later: str
+) -> None:
+    """Their least and greatest values are in the log of the table, and in its checkpoints."""
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("deltalake")
+    place = Place(f"memory://{uuid4()}", tmp_path)
+    place.store.create_space("a", partitions=2)
+    for at in range(3):
+        write(place.store, f"user-17/{at}", 1, b"z" + TAG)
+        write(place.store, "other", 1, KEPT)
+        place.store.archive("a")
+    (log,) = tmp_path.rglob("_delta_log")
+    other = place.client.store(place.store.id)
+    assert len(list(other.consume_space("a"))) == 6
+    rows = foreign_engines.rows_of(log.parent)
+    texts = [payload.decode() for payload in rows["payload"].to_pylist()]
+    values = pa.array(texts if kind == "text" else [{"said": [text], "by": text} for text in texts])
+    foreign_engines.add_column(log.parent, "note", values)
+    if later == "optimize":
+        foreign_engines.optimize(log.parent)
+    elif later == "checkpoint":
+        foreign_engines.table_of(log.parent).create_checkpoint()
+    elif later == "compact":
+        place.store.compact("a", retention_hours=0)
+    elif later == "archive":
+        write(place.store, "user-17/3", 1)
+        place.store.archive("a")
+    assert place.holds(TAG)
+    place.store.erase("a", "user-17/*")
+    assert place.holds(TAG) == []
+    for store in (place.store, other):
+        assert [entry.payload for entry in store.consume_space("a")] == [KEPT + b" 0"] * 3
+    notes = foreign_engines.rows_of(log.parent)["note"].to_pylist()
+    assert len([note for note in notes if note is not None]) == 3
+    write(place.store, "other", 1, KEPT)
+    place.store.archive("a")
+    assert len(list(other.consume_space("a"))) == 4
+    assert place.store.verify().ok
+
+
 def test_an_erasure_that_finds_nothing_overwrites_what_is_left_of_deleted_rows(place: Place) -> None:
     write(place.store, "user-17/mails")
     write(place.store, "other", 1, KEPT)
