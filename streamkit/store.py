@@ -204,7 +204,7 @@ class Store:
         if lease is not None:
             check_lease(lease, self.id)
         records = with_causes(space, records)
-        part = self._writer.part(segment, records, expected_sequence, idempotency_key is not None)
+        part = self._writer.part(space, segment, records, expected_sequence, idempotency_key is not None)
         if part is None:
             return self.segment_status(space, segment)
         if part.body is None:

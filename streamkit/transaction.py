@@ -54,7 +54,8 @@ class Draft:
         """Add records of one segment. SequenceMismatch if an expectation contradicts an earlier part."""
         self.check_open()
         records = with_causes(self.space, records)
-        part = self._writer.part(check_name(segment, "segment"), records, expected_sequence, self._key is not None)
+        digest = self._key is not None
+        part = self._writer.part(self.space, check_name(segment, "segment"), records, expected_sequence, digest)
         if part is None:
             return
         by_then = self._last.get(segment)
@@ -75,7 +76,7 @@ class Draft:
             return
         self.check_open()
         check_names([segment for segment, _ in parts], "segment")
-        self._parts += self._writer.parts(parts, self._key is not None)
+        self._parts += self._writer.parts(self.space, parts, self._key is not None)
 
     def check_open(self) -> None:
         """Raise StoreClosed if the transaction has ended."""

@@ -20,11 +20,15 @@ from .log.rows import NOTHING
 from .log.statuses import present, written
 from .log.validate import listed, prepare
 from .model import Record, SegmentStatus, no_status
+from .names import InternalName
 
 __all__ = ["Writer", "check_key", "check_lease", "fence"]
 
 _twin: Any = speed.twin
 _parts: Any = speed.twin and speed.twin.Parts(Record, Part, Body, SMALL)
+
+_INTERNAL = 1 << 30
+"""Bytes of payload that a transaction of an internal space may have at most: as many as a transaction can."""
 
 
 class Writer:
@@ -61,12 +65,19 @@ class Writer:
             status = written(committer.partition, {part.segment: made[2]}, made[4], made[3].count)[part.segment]
         return status
 
-    def part(self, segment: str, records: Iterable[Record], expected: int | None, digest: bool) -> Part | None:
+    def _most(self, space: str) -> int:
+        """The most bytes of payload of a transaction: the setting is for callers' records, not for internal state."""
+        return _INTERNAL if isinstance(space, InternalName) else self._most_bytes
+
+    def part(
+        self, space: str, segment: str, records: Iterable[Record], expected: int | None, digest: bool
+    ) -> Part | None:
         """Check and encode the records for one segment. None if there are no records and no expectation."""
+        most = self._most(space)
         if _twin is not None and (expected is None or (type(expected) is int and expected >= 0)):
             if type(records) is not list:
                 records = listed(records)
-            made: tuple[bytes, int, int, int] | None = _parts.encode(records, self._most_bytes, digest)
+            made: tuple[bytes, int, int, int] | None = _parts.encode(records, most, digest)
             if made is not None:
                 data, flags, count, size = made
                 return Part(segment, compress_body(data, flags, count, data if digest else b""), size, expected)
@@ -74,20 +85,20 @@ class Writer:
             record = records[0]
             if type(record) is Record and record.metadata is None and record.sequence is None:
                 payload = record.payload
-                if type(payload) is bytes and (size := len(payload)) <= self._most_bytes:
+                if type(payload) is bytes and (size := len(payload)) <= most:
                     return Part(segment, encode_body([payload], None, digest=digest), size, None)
-        payloads, metadata, expected, size = prepare(records, expected, self._most_bytes)
-        if size > self._most_bytes:
+        payloads, metadata, expected, size = prepare(records, expected, most)
+        if size > most:
             raise self._too_large(size)
         if not payloads:
             return None if expected is None else Part(segment, None, 0, expected)
         return Part(segment, encode_body(payloads, metadata, digest=digest), size, expected)
 
-    def parts(self, given: Sequence[tuple[str, list[Record]]], digest: bool) -> list[Part]:
+    def parts(self, space: str, given: Sequence[tuple[str, list[Record]]], digest: bool) -> list[Part]:
         """Make parts as `part` does, for many segments, without expectations."""
         parts: list[Part] = []
         for segment, records in given:
-            part = self.part(segment, records, None, digest)
+            part = self.part(space, segment, records, None, digest)
             if part is not None:
                 parts.append(part)
         return parts
@@ -151,7 +162,7 @@ class Writer:
     def committer(self, space: str, parts: Sequence[Part]) -> Committer:
         """Return the committer of `parts`; the space is created if it does not exist. No I/O if it is open."""
         lone = len(parts) == 1
-        if not lone and (size := sum([part.size for part in parts])) > self._most_bytes:
+        if not lone and (size := sum([part.size for part in parts])) > self._most(space):
             raise self._too_large(size)
         known = self._shared.spaces.get(space)
         if known is None or self._handle.closed:

@@ -208,7 +208,7 @@ def test_a_write_of_one_record_is_checked_and_encoded_alike_in_one_step_and_in_s
             taken += 1
             check_name(space, "space")
             check_name(segment, "segment")
-            same = writer.part(segment, records, expected, False)
+            same = writer.part("a", segment, records, expected, False)
             assert (*astuple(part), type(part.expected)) == (*astuple(same), type(expected))
     assert taken > CASES / 10
     assert writer.lone("s", "a", [Record(b"x" * 300)]) is not None
@@ -257,7 +257,7 @@ def records_of(random: Random) -> Any:
 def part_of(writer: Any, *arguments: Any) -> tuple[Any, ...] | str:
     """The part of a write, or the error."""
     try:
-        part = writer.part("a", *arguments)
+        part = writer.part("a", "a", *arguments)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ("none",) if part is None else (astuple(part), type(part.body and part.body.data))

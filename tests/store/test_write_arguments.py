@@ -30,6 +30,8 @@ from streamkit import (
     TransactionIdMismatch,
     TransactionTooLarge,
 )
+from streamkit.dcb import Event, EventStore
+from streamkit.eventsourcing import Aggregate, Repository, event
 
 GOOD = Record(b"good")
 ANY: Any = None
@@ -392,6 +394,60 @@ def test_the_largest_transaction_is_taken_and_one_byte_more_is_not(filled: Subje
             filled.store.produce("space", "s", [Record(half), Record(half), Record(b"x")])
     filled.store.produce("space", "s", [Record(half), Record(half)])
     assert [entry.payload for entry in filled.stranger().consume_segment("space", "s", min_sequence=4)] == [half, half]
+
+
+APPENDS: dict[str, Callable[[Store, list[Record]], object]] = {
+    "produce": lambda store, records: store.produce("space", "s", records),
+    "with-key": lambda store, records: store.produce("space", "s", records, idempotency_key="key"),
+    "transaction": lambda store, records: transact(store, "space", ("s", records)),
+    "segments": lambda store, records: transact(store, "space", *((f"s{at}", [one]) for at, one in enumerate(records))),
+    "queue": lambda store, records: [
+        store.queue("space").put(record.payload, metadata=record.metadata) for record in records
+    ],
+    "dcb": lambda store, records: EventStore(store, "space").append(
+        [Event("type", record.payload, metadata=record.metadata or {}) for record in records]
+    ),
+}
+
+
+@pytest.mark.parametrize("append", APPENDS)
+def test_metadata_does_not_count_as_payload(filled: Subject, append: str) -> None:
+    store = filled.stranger(max_transaction_bytes=1000)
+    metadata = {"n": "v" * 60_000}
+    many = 1 if append == "queue" else 2  # one put is one transaction
+    with pytest.raises((RecordTooLarge, TransactionTooLarge)):
+        APPENDS[append](store, [Record(bytes(1001 // many + many - 1), metadata)] * many)
+    APPENDS[append](store, [Record(bytes(1000 // many), metadata)] * many)
+
+
+def test_the_setting_is_for_callers_records_and_not_for_internal_state(
+    filled: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Total(Aggregate):
+        def __init__(self) -> None:
+            super().__init__()
+            self.texts: list[str] = []
+
+        @event
+        def add(self, text: str) -> None:
+            self.texts.append(text)
+
+    store = filled.stranger(max_transaction_bytes=100)
+    for at in range(300):
+        store.produce("source", "s", [Record(b"%d" % at)])
+    group = store.group("source", "g", max_pending=500)
+    with group.consumer("c") as consumer:
+        while received := consumer.receive(limit=50, wait=0):
+            for delivery in received:
+                consumer.ack(delivery)
+    assert store.route("r", source="source", target="copy").catch_up().copied == 300
+    repository = Repository(store, "totals", Total, snapshot_every=3)
+    for _ in range(6):
+        total = repository.load("t")
+        total.add("text" * 10)
+        repository.save(total)
+    assert filled.stranger().group("source", "g", max_pending=500).status().lag == 0
+    assert "could not be written" not in caplog.text
 
 
 @pytest.mark.parametrize(("wrong", "error"), [("1", TypeError), (1.5, TypeError), (True, TypeError), (0, ValueError)])
