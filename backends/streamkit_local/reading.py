@@ -6,8 +6,9 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
+from streamkit import speed
 from streamkit.backend import Row, Value
 from streamkit.checksum import crc32
 from streamkit.errors import CorruptData
@@ -47,6 +48,7 @@ bytes(_PAGE_BYTES)
 _INDEXES: Final = 32
 """The number of full files whose sampled keys are kept in memory."""
 _FAR: Final = 1 << 63
+_twin: Any = speed.twin
 _numbers: Final = count(1)
 
 
@@ -327,6 +329,13 @@ class Reader:
                     gone, back = dropped.next(position)
                     continue
                 at = position - start
+                if _twin is not None and 0 <= at <= len(buffer) - HEADER:
+                    begun, stop = position, min(gone, end)
+                    position, room = _twin.add_rows(
+                        rows, make, Row, LOGGED, buffer, at, begun, stop, key, limit, room, seed
+                    )
+                    if position > begun:
+                        continue
                 need = HEADER
                 if 0 <= at <= len(buffer) - HEADER:
                     crc, size, place, length, kind = unpack(buffer, at)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from streamkit import speed
 from streamkit.checksum import crc32
 from streamkit.decoders import msgpack_decoder
 
@@ -34,6 +35,7 @@ _STEP: Final = 4096
 _FAR: Final = 1 << 63
 _PAIR: Final = struct.Struct("<QQ")
 _VERSION: Final = struct.Struct(">Q")
+_twin: Any = speed.twin
 
 
 def log_name(base: int) -> str:
@@ -222,34 +224,20 @@ class State:
     def follow_rows(self, buffer: bytes, at: int, seed: int) -> bool:
         """Take in the small rows put with NEXT that follow each other from byte `at` of a buffer, where `end` is. False
         if there is none; a damaged one, or one that is cut short, is left to the caller."""
-        unpack, position, sample, key = FIELDS.unpack_from, self.end, self._sample, b""
-        samples: list[tuple[bytes, int]] = []
-        last = len(buffer) - HEADER
-        while at <= last:
-            crc, size, place, length, kind = unpack(buffer, at)
-            body = at + HEADER + length
-            stop = body + size
-            if (
-                kind != NEXT_ROW
-                or place != position
-                or size > WHOLE
-                or stop > len(buffer)
-                or crc32(buffer[at + 4 : stop], seed) != crc
-            ):
-                break
-            key = buffer[at + HEADER : body]
-            if position >= sample:
-                samples.append((key, position))
-                sample = position + _STEP
-            position += stop - at
-            at = stop
-        if position == self.end:
+        if at >= len(buffer):
             return False
+        if _twin is not None:
+            found = _twin.next_rows(buffer, at, self.end, seed, self._sample, _STEP)
+        else:
+            found = _next_rows(buffer, at, self.end, seed, self._sample)
+        if found is None:
+            return False
+        end, last, samples, sample = found
         file = self.view.files[-1]
         if file.first is None:
             file.first = samples[0][0]
         file.samples += samples
-        self._sample, self.last, self.end = sample, key, position
+        self._sample, self.last, self.end = sample, last, end
         return True
 
     def _set(self, key: bytes, row: RowAt) -> None:
@@ -303,6 +291,31 @@ class State:
     def samples(data: bytes) -> list[tuple[bytes, int]]:
         """Decode the samples that `index` encoded."""
         return _decode_index(data)
+
+
+def _next_rows(
+    buffer: bytes, at: int, position: int, seed: int, sample: int
+) -> tuple[int, bytes, list[tuple[bytes, int]], int] | None:
+    """(the position after them, the last key, samples, the position of the next sample) of the rows put with NEXT that
+    follow each other from `position` on, which is byte `at` of a buffer. None if there is none."""
+    unpack, begun, key = FIELDS.unpack_from, position, b""
+    samples: list[tuple[bytes, int]] = []
+    last = len(buffer) - HEADER
+    while at <= last:
+        crc, size, place, length, kind = unpack(buffer, at)
+        body = at + HEADER + length
+        stop = body + size
+        if kind != NEXT_ROW or place != position or size > WHOLE or stop > len(buffer):
+            break
+        if crc32(buffer[at + 4 : stop], seed) != crc:
+            break
+        key = buffer[at + HEADER : body]
+        if position >= sample:
+            samples.append((key, position))
+            sample = position + _STEP
+        position += stop - at
+        at = stop
+    return (position, key, samples, sample) if position > begun else None
 
 
 def _base(file: LogFile) -> int:

@@ -10,7 +10,7 @@ use crate::bytes::{View, some, with_bytes};
 use crate::encode::{WHOLE, row};
 use crate::file::{Place, is_unchanged};
 
-const NEXT_ROW: u8 = 1;
+pub const NEXT_ROW: u8 = 1;
 /// Words of the head: see backends/streamkit_local/head.py.
 const END: usize = 0;
 const BASE: usize = 1;

@@ -1,14 +1,16 @@
 //! Records of the log, as bytes: see streamkit/log/record_format.py and backends/streamkit_local/record.py.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::body;
-use crate::bytes::{Writer, crc32, some, with_bytes};
+use crate::bytes::{Writer, crc32, some, u32_at, u64_at, with_bytes};
+use crate::msgpack::Input;
 use crate::structs::Struct;
 
 const VERSION: u8 = 2;
@@ -383,6 +385,76 @@ impl LoneEncoder {
         Ok(Some(PyTuple::new(py, [key.into_any(), record.into_any(), after, piece, trx, status])?))
     }
 
+    /// See LoneEncoder.read in streamkit/log/lone.py. Records of up to `most` bytes. None if there is none.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        rows: &Bound<'py, PyList>,
+        number: u64,
+        most: usize,
+    ) -> PyResult<Option<Read<'py>>> {
+        let (pieces, timestamps) = (PyDict::new(py), PyList::empty(py));
+        let mut segments = HashMap::<String, (Bound<'py, PyList>, u64)>::new();
+        let mut time: Option<(u64, Bound<'py, PyAny>)> = None;
+        let (mut done, mut end) = (0, None);
+        for row in rows.iter() {
+            let Ok(row) = row.cast_into_exact::<PyTuple>() else { break };
+            let Ok(record) = row.get_item(1)?.cast_into_exact::<PyBytes>() else { break };
+            let data = record.as_bytes();
+            let Some(header) = LoneHeader::of(data, self.seed) else { break };
+            if data.len() > most || Some(header.number) != number.checked_add(done as u64 + 1) {
+                break;
+            }
+            let named = row.get_item(0)?;
+            if unsigned(&named) != Some(header.number) {
+                break;
+            }
+            let timestamp = match time.take() {
+                Some((known, timestamp)) if known == header.timestamp => timestamp,
+                _ => int(py, header.timestamp),
+            };
+            let start = data.len() - header.length;
+            let frame = if header.length <= self.copied {
+                PyBytes::new(py, &data[start..]).into_any()
+            } else {
+                py.None().into_bound(py)
+            };
+            let piece = self.piece.make(
+                py,
+                [
+                    named,
+                    timestamp.clone(),
+                    int(py, header.first),
+                    int(py, header.count),
+                    int(py, start as u64),
+                    int(py, header.length as u64),
+                    frame,
+                    int(py, header.before),
+                    int(py, header.given),
+                ],
+            )?;
+            let last = header.first + header.count - 1;
+            if let Some((list, known)) = segments.get_mut(header.segment) {
+                if *known >= header.first {
+                    break;
+                }
+                list.append(piece)?;
+                *known = last;
+            } else {
+                let list = PyList::new(py, [piece])?;
+                pieces.set_item(header.segment, &list)?;
+                segments.insert(header.segment.to_owned(), (list, last));
+            }
+            if timestamps.is_empty() || !timestamps.get_item(timestamps.len() - 1)?.is(&timestamp) {
+                timestamps.append(&timestamp)?;
+            }
+            time = Some((header.timestamp, timestamp));
+            end = Some((header.position + header.count, header.size + header.given, header.count));
+            done += 1;
+        }
+        Ok(end.map(|(position, size, count)| (done, pieces, timestamps, position, size, count)))
+    }
+
     /// (key, record, rows, pieces, trx, statuses) of the transaction after `number` that has a frame for each of `parts`
     /// and nothing else, or None where Python has to decide. `rows`: the status of each segment; no two are the same.
     #[allow(clippy::too_many_arguments)]
@@ -446,6 +518,63 @@ impl LoneEncoder {
         let key = self.key(py, number).into_any();
         let lists = [after.into_any(), pieces.into_any(), trx, statuses.into_any()];
         Ok(Some(PyTuple::new(py, [key, record.into_any()].into_iter().chain(lists).collect::<Vec<_>>())?))
+    }
+}
+
+/// The transactions that `LoneEncoder::read` has read: how many, the pieces of each segment, each of their timestamps once,
+/// and the position, the size and the count of the last one.
+type Read<'py> = (usize, Bound<'py, PyDict>, Bound<'py, PyList>, u64, u64, u64);
+
+/// The header of a transaction that has one frame and nothing else.
+struct LoneHeader<'a> {
+    number: u64,
+    timestamp: u64,
+    position: u64,
+    segment: &'a str,
+    first: u64,
+    count: u64,
+    length: usize,
+    before: u64,
+    given: u64,
+    size: u64,
+}
+
+impl<'a> LoneHeader<'a> {
+    /// None for another transaction, and for a damaged one.
+    fn of(record: &'a [u8], seed: u32) -> Option<Self> {
+        let end = HEADER_AT.checked_add(u32_at(record, 12)? as usize)?;
+        let checked = record.get(8..end)?;
+        let whole = checked[0] == VERSION && u64_at(record, 16)? == record.len() as u64;
+        if !whole || !record.starts_with(MAGIC) || u32_at(record, 4)? != crc32(checked, seed) {
+            return None;
+        }
+        let mut input = Input::new(&record[HEADER_AT..end]);
+        let fields = input.array()?;
+        let (number, timestamp) = (input.unsigned()?, input.unsigned()?);
+        let (_id, _node) = (input.bin()?, input.bin()?);
+        let position = input.unsigned()?;
+        let (frames, parts) = (input.array()?, input.array()?);
+        let segment = input.str()?;
+        let (first, count) = (input.unsigned()?, input.unsigned()?);
+        let (start, length) = (input.unsigned()?, usize::try_from(input.unsigned()?).ok()?);
+        let (before, given) = (input.unsigned()?, input.unsigned()?);
+        let plain = (fields, frames, parts, start) == (13, 1, 7, 0)
+            && (input.array()?, input.map_or_nil()?, input.array()?) == (0, Some(0), 0)
+            && (input.bin()?, input.unsigned()?) == (b"", 0);
+        let size = input.unsigned()?;
+        let ends = input.map_or_nil()?.is_none() && input.is_empty() && end.checked_add(length)? == record.len();
+        (plain && ends && first > 0 && count > 0).then_some(LoneHeader {
+            number,
+            timestamp,
+            position,
+            segment,
+            first,
+            count,
+            length,
+            before,
+            given,
+            size,
+        })
     }
 }
 

@@ -11,6 +11,7 @@ mod cache;
 mod call;
 mod encode;
 mod file;
+mod log_rows;
 mod msgpack;
 mod pieces;
 mod records;
@@ -47,6 +48,8 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::pack_row, module)?)?;
     module.add_function(wrap_pyfunction!(file::is_at, module)?)?;
     module.add_function(wrap_pyfunction!(file::read_part, module)?)?;
+    module.add_function(wrap_pyfunction!(log_rows::add_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(log_rows::next_rows, module)?)?;
     module.add_function(wrap_pyfunction!(pieces::data_rows, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::section_rows, module)?)?;

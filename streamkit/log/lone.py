@@ -9,17 +9,21 @@ from ..model import TRX, Position, SegmentStatus
 from .commit_base import LoneBase, SharedBase
 from .ids import TAG, id_of
 from .keys import transaction_key
+from .pack_format import MOST
 from .record_format import Body, encode_transaction
 from .request import Part
 from .rows import Piece, SegmentRow, Settings
 
-__all__ = ["Lone", "LoneEncoder", "Shared"]
+__all__ = ["Lone", "LoneEncoder", "Read", "Shared"]
 
 Lone = tuple[bytes, bytes, SegmentRow, Piece, TRX, SegmentStatus | None]
 """The transaction's key and record. The status of its segment after it: as a row, and as its caller gets it, None if
 the space has several partitions. The piece of its frame, and its name."""
 Shared = tuple[bytes, bytes, list[SegmentRow], list[Piece], TRX, list[SegmentStatus | None]]
 """The same of a transaction with several frames, each of another segment."""
+Read = tuple[int, dict[str, list[Piece]], list[int], int, int, int]
+"""Transactions that follow each other: how many there are, the pieces of each segment, and each of their timestamps
+once. The entries and the bytes of payload in the partition after them, and the entries of the last one."""
 
 _twin: Any = speed.twin
 _CLASSES = SegmentRow, Piece, Part, Body, TRX, Position, SegmentStatus
@@ -97,6 +101,12 @@ class LoneEncoder:
             now, drawn, node, timestamp, number, position, size, rows, parts
         )
         return made
+
+    def read(self, rows: list[tuple[int, bytes | None]], number: int) -> Read | None:
+        """The transactions at the beginning of `rows`, each (its number, record), that follow `number` and have one
+        frame and nothing else. None if there is none, and without the twin."""
+        read: Read | None = None if _twin is None else self._compiled.read(rows, number, MOST)
+        return read
 
     def _status(self, segment: str, row: SegmentRow, piece: Piece, trx: TRX) -> SegmentStatus | None:
         settings = self._settings

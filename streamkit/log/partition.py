@@ -621,6 +621,30 @@ class Partition:
                 raise self.has_ended(number)
             self.advance(header, record)
 
+    def apply_lone(self, rows: list[tuple[int, bytes | None]]) -> int:
+        """Apply the transactions at the beginning of `rows`, each (number, record), as `apply` does, if they are the
+        next ones and have one frame and nothing else. Returns how many. It may be none."""
+        with self._lock:
+            number, known = self.number, self.cached
+            read = None if self.answers.lead.name else self.lone.read(rows, number)
+            if read is None:
+                return 0
+            done, pieces, timestamps, position, size, count = read
+            self.tail.add_pieces(pieces, dict(rows[:done]))  # type: ignore[arg-type]  # they have records
+            for segment, some in pieces.items():
+                row = known.get(segment)
+                if row is not None:
+                    known[segment] = row.with_pieces(some)
+                elif some[0].first_sequence == 1:
+                    self.cache_status(segment, NOTHING.with_pieces(some))
+            for timestamp in timestamps:
+                self.moments.see(timestamp)
+            self.timestamp = timestamps[-1]
+            self.position, self.size = position, size
+            self._counted = number + done, count
+            self.number = number + done
+            return done
+
     def has_ended(self, number: int) -> StoreClosed:
         """The error for a log that ends with transaction `number`."""
         self.ended = self.lost = True

@@ -387,7 +387,7 @@ class Refresher:
         known = partition.looked
         for batch in self._list():
             self._confirm(known)
-            for number, record in batch:
+            for number, record in batch[partition.apply_lone(batch) :]:
                 if number > partition.number + 1 or record is None:
                     # It may have been archived and removed since it was listed.
                     self.read_head()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .floors import Removal
 from .idempotency import key_row
@@ -81,6 +81,19 @@ class Tail:
             self.records[number] = record
             self.bytes += size
         self.frames += 1
+
+    def add_pieces(self, pieces: Mapping[str, list[Piece]], records: Mapping[int, bytes]) -> None:
+        """Take the next transactions as `add_lone` does. No record is too large for a pack."""
+        for segment, some in pieces.items():
+            known = self.pieces.get(segment)
+            if known is None:
+                self.pieces[segment] = some
+            else:
+                last = known[-1].last_sequence
+                known += [piece for piece in some if piece.first_sequence > last]
+        self.records.update(records)
+        self.bytes += sum(map(len, records.values()))
+        self.frames += len(records)
 
     def add_shared(self, number: int, parts: Sequence[Part], pieces: Sequence[Piece], record: bytes) -> None:
         """Take the next transaction as `add_lone` does, with a frame for each of `parts`."""

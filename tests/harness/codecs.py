@@ -9,7 +9,7 @@ from typing import Any
 from streamkit import compression, speed, writing
 from streamkit.index import block_cache, run_format, runs, subject_filter, upkeep
 from streamkit.log import lone, pack_format, record_format, segment_rows
-from streamkit_local import backend, files, log, record, rowfile
+from streamkit_local import backend, files, log, reading, record, rowfile, state
 
 __all__ = ["CODECS", "choose", "using"]
 
@@ -22,12 +22,14 @@ _MODULES: tuple[Any, ...] = (
     log,
     lone,
     pack_format,
+    reading,
     record,
     record_format,
     rowfile,
     run_format,
     runs,
     segment_rows,
+    state,
     subject_filter,
     upkeep,
     writing,

@@ -16,6 +16,7 @@ from msgspec.structs import astuple, replace
 import streamkit
 from harness.codecs import CODECS, choose, using
 from streamkit import Record, SegmentStatus, speed, writing
+from streamkit.checksum import crc32
 from streamkit.index import subject_filter
 from streamkit.index.run_format import SectionBuilder, decode_tail
 from streamkit.index.subject_filter import filter_of, hash_of, mask_of, passing, subject_of
@@ -26,6 +27,7 @@ from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key
 from streamkit.log.lone import LoneEncoder
 from streamkit.log.record_format import (
     Body,
+    Header,
     decode_header,
     decode_transaction,
     encode_body,
@@ -33,7 +35,7 @@ from streamkit.log.record_format import (
 )
 from streamkit.log.request import Part
 from streamkit.log.rows import Piece, SegmentRow, Settings
-from streamkit.log.tail import piece_of
+from streamkit.log.tail import Tail, piece_of
 from streamkit.model import Position
 from streamkit.names import check_name, internal_name
 from streamkit_local.record import NEXT_ROW, ROW, WHOLE, pack, parse
@@ -119,6 +121,88 @@ def test_a_transaction_of_one_frame_and_what_follows_from_it_are_the_same_from_b
             assert (status.last_sequence, status.trx) == (row.last_sequence, trx)
         (frame,) = decode_transaction("s", 0, 1, record, encoder[3])
         assert (frame[0].segment, len(frame[2])) == (arguments[5].segment, arguments[5].body.count)
+
+
+def following(random: Random, seed: int) -> tuple[list[tuple[int, bytes | None]], int, bool]:
+    """(records that follow transaction 5, how many of the first ones have one frame and nothing else, whether no more
+    may be read). One may be damaged, or changed and sealed again."""
+    rows: list[tuple[int, bytes | None]] = []
+    names, firsts, plain = [name(random) for _ in range(3)], dict[str, int](), list[bool]()
+    for at in range(6, 6 + random.randrange(1, 9)):
+        parts = []
+        for segment in random.sample(list({*names}), random.choice([1, 1, 1, 1, 1, 1, min(2, len({*names}))])):
+            made, first = body(random), firsts.get(segment, 1)
+            parts.append((segment, first, made))
+            firsts[segment] = first + made.count
+        more: dict[str, Any] = random.choice([{}] * 15 + [{"fences": {"lease": 3}}, {"lead": b"-"}, {"waiting": 1}])
+        numbered = at if random.random() < 0.98 else at + 1
+        _, record = encode_transaction(
+            number=numbered,
+            timestamp=random.choice([3, number(random)]),
+            id=random.randbytes(16),
+            node=b"node",
+            position=number(random),
+            parts=parts,
+            seed=seed,
+            sizes=[(number(random), number(random)) for _ in parts],
+            size=number(random),
+            **more,
+        )
+        rows.append((at, record))
+        plain.append(len(parts) == 1 and not more and numbered == at)
+    at, ends = len(rows), True
+    if random.random() < 0.4:
+        at = random.randrange(len(rows))
+        rows[at], ends = (rows[at][0], changed(random, rows[at][1] or b"", seed)), False
+    whole = plain[:at].index(False) if False in plain[:at] else at
+    return rows, whole, ends or whole < at
+
+
+def changed(random: Random, record: bytes, seed: int) -> bytes | None:
+    """None, or the record with other bytes in its header. Their checksum is right in most cases."""
+    if random.random() < 0.1:
+        return None
+    data, end = bytearray(record), 24 + int.from_bytes(record[12:16], "little")
+    for _ in range(random.choice([1, 1, 2])):
+        data[random.randrange(end)] ^= 1 << random.randrange(8)
+    data = data[: random.choice([len(data)] * 5 + [random.randrange(len(data))])]
+    if random.random() < 0.8:
+        data[4:8] = crc32(data[8:end], seed).to_bytes(4, "little")
+    return bytes(data)
+
+
+def test_transactions_of_one_frame_are_read_alike_in_one_step_and_one_by_one() -> None:
+    random = Random(SEED)
+    for case in range(2 * CASES):
+        seed, copied = random.getrandbits(32), random.choice([0, 300, 4096])
+        rows, whole, ends = following(random, seed)
+        encoder = LoneEncoder("s", 0, Settings(), seed, b"", copied)
+        choose("compiled")
+        read = encoder.read(rows, 5)
+        choose("python")
+        done = 0 if read is None else read[0]
+        assert (done == whole) if ends else (done >= whole), f"case {case}: {rows!r}"
+        if read is None:
+            continue
+        tail, timestamps, last = Tail(5), list[int](), Header(0, 0, b"", b"", 0, ())
+        for at, record in rows[:done]:
+            assert record is not None
+            last = decode_header(record, seed)
+            assert last == Header(at, last.timestamp, last.id, last.node, last.position, last.frames, size=last.size)
+            tail.add(last, record, copied)
+            if timestamps[-1:] != [last.timestamp]:
+                timestamps.append(last.timestamp)
+        assert read == (done, tail.pieces, timestamps, last.position + last.count, last.after, last.count), (
+            f"case {case}"
+        )
+        assert list(read[1]) == list(tail.pieces)
+        again = Tail(5)
+        for _ in range(2):
+            again.add_pieces(
+                {segment: [*some] for segment, some in read[1].items()},
+                {at: record for at, record in rows[:done] if record is not None},
+            )
+            assert (again.pieces, again.records) == (tail.pieces, tail.records)
 
 
 def test_a_transaction_that_several_requests_share_is_made_as_a_plan_makes_it() -> None:
