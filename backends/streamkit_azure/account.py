@@ -101,8 +101,8 @@ def archive_place(url: str) -> tuple[str, dict[str, str]]:
             "the archive URL names no container: a container's name has 3 to 63 lower-case letters, digits and single "
             "hyphens, with a letter or a digit first and last"
         )
-    if any(part in ("", ".", "..") for part in path.split("/")) and path:
-        raise ValueError("the path of an archive URL has no empty, '.' or '..' part")
+    if (any(part in ("", ".", "..") for part in path.split("/")) and path) or not path.isprintable():
+        raise ValueError("the path of an archive URL has printable characters only, and no empty, '.' or '..' part")
     if re.search("%[0-9A-Fa-f]{2}", path):
         raise ValueError("delta-rs cannot read a path that has % and two hex digits in its name: use another path")
     return f"az://{container}/{quote(path)}".rstrip("/"), options

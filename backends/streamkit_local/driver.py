@@ -54,8 +54,8 @@ def _path_of(url: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
     if parts.fragment:
         raise ValueError("a file:// URL has no fragment: write # as %23 and ? as %3F")
     path = unescape(parts.path)
-    if "\0" in path:
-        raise ValueError("the path of a file:// URL has no NUL character")
+    if any(character < " " or character == "\x7f" for character in path):
+        raise ValueError("the path of a file:// URL has no control characters: an archive cannot be kept there")
     return os.path.normpath(path), options
 
 

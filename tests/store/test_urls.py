@@ -101,6 +101,8 @@ def test_a_malformed_store_url_is_refused_and_not_repeated(connect: Any, url: st
         f"az://{SECRET}/x",
         "az://con--tainer/x",
         "az://container/a%2541",
+        "az://container/a%0Ab",
+        "file:///a%0Ab",
         "azure://account",
         "s3://bucket/a%2541",
         "",

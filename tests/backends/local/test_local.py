@@ -33,7 +33,17 @@ def fill(local: LocalStore, count: int, size: int = 10, *, first: int = 0, durab
 
 @pytest.mark.parametrize(
     "url",
-    ["file://relative/path", "file:relative", "file:///a#b", "file:///a?x=1", "file:///a%00b", "s3:///a", "file:"],
+    [
+        "file://relative/path",
+        "file:relative",
+        "file:///a#b",
+        "file:///a?x=1",
+        "file:///a%00b",
+        "file:///a%0Ab",
+        "file:///a%7Fb",
+        "s3:///a",
+        "file:",
+    ],
 )
 def test_a_url_that_is_not_an_absolute_path_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
