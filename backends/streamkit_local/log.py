@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from streamkit import speed
@@ -344,7 +345,7 @@ class PartitionLog:
         try:
             word: int = self._appender.append(
                 os.pwrite,
-                (lambda: self._sync(file)) if durable else None,
+                partial(self._sync, file) if durable else None,
                 file.fd,
                 file.place,
                 ROLL,
@@ -362,7 +363,8 @@ class PartitionLog:
         if word:
             state.appended(key, state.end, word >> 16)
             self.word = word
-        return word != 0
+            return True
+        return False
 
     def put(self, key: bytes, value: bytes, expect: Expect | Etag, *, durable: bool) -> Etag:
         """Set a row that is not put with NEXT, if its precondition holds."""

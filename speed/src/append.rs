@@ -4,9 +4,10 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::bytes::{View, some, with_bytes};
+use crate::call::call;
 use crate::encode::{WHOLE, row};
 use crate::file::{Place, is_unchanged};
 
@@ -119,37 +120,36 @@ impl Appender {
         }
         let seed = self.seed;
         let Some(row) =
-            with_bytes(value, |value| (value.len() <= WHOLE).then(|| row(position, NEXT_ROW, key, value, seed))?)
+            with_bytes(value, |value| (value.len() <= WHOLE).then(|| row(py, position, NEXT_ROW, key, value, seed))?)
         else {
             return Ok(0);
         };
         // The system begins to write after a buffered row that ends in the next part of the file.
-        if at + row.len() as u64 > if sync.is_some() { room } else { at | (self.ahead - 1) } {
+        let size = row.as_bytes().len();
+        if at + size as u64 > if sync.is_some() { room } else { at | (self.ahead - 1) } {
             return Ok(0);
         }
-        let Some(word) = position.checked_add(row.len() as u64).and_then(seal) else { return Ok(0) };
+        let Some(word) = position.checked_add(size as u64).and_then(seal) else { return Ok(0) };
         let Some(view) = View::writable(self.words.bind(py)) else { return Ok(0) };
         let Some(words) = Words::of(&view) else { return Ok(0) };
         if fd < 0 || !words.are(end, base) {
             return Ok(0);
         }
-        let ready = py.detach(|| {
-            if !lock::take(fd) {
-                return false;
-            }
-            let ready = words.are(end, base) && is_unchanged(directory, place);
-            if !ready {
-                lock::release(fd);
-            }
-            ready
-        });
-        if !ready {
+        // Nothing of this waits, so the interpreter is kept: to free it, and to get it back, would take as long.
+        if !lock::take(fd) {
+            return Ok(0);
+        }
+        if !words.are(end, base) || !is_unchanged(directory, place) {
+            lock::release(fd);
             return Ok(0);
         }
         words.dirty.store(1, Ordering::SeqCst);
-        let mut done = 0;
-        while done < row.len() {
-            done += write.call1((fd, PyBytes::new(py, &row[done..]), at + done as u64))?.extract::<usize>()?;
+        let (fd_, mut rest, mut done) = (PyInt::new(py, fd).into_any(), row.clone(), 0);
+        while done < size {
+            done += call(write, [&fd_, &rest, &PyInt::new(py, at + done as u64).into_any()])?.extract::<usize>()?;
+            if done < size {
+                rest = PyBytes::new(py, &row.as_bytes()[done..]);
+            }
         }
         if let Some(sync) = sync {
             sync.call0()?;

@@ -870,30 +870,38 @@ pub fn pack_row<'py>(
     value: &Bound<'py, PyAny>,
     seed: u32,
 ) -> Option<Bound<'py, PyBytes>> {
-    let row = with_bytes(value, |value| row(position?, kind, key, value, seed))?;
-    Some(PyBytes::new(py, &row))
+    with_bytes(value, |value| row(py, position?, kind, key, value, seed))
 }
 
 /// See `pack_row`.
-pub fn row(position: u64, kind: u8, key: &[u8], value: &[u8], seed: u32) -> Option<Vec<u8>> {
+pub fn row<'py>(
+    py: Python<'py>,
+    position: u64,
+    kind: u8,
+    key: &[u8],
+    value: &[u8],
+    seed: u32,
+) -> Option<Bound<'py, PyBytes>> {
     let length = u16::try_from(key.len()).ok()?;
     let size = u32::try_from(value.len()).ok()?;
-    let follows = if value.len() <= WHOLE { value.len() } else { value.len().div_ceil(BLOCK) * 4 };
-    let mut row = Vec::with_capacity(20 + key.len() + follows);
-    row.extend_from_slice(&[0; 4]);
-    row.extend_from_slice(&size.to_le_bytes());
-    row.extend_from_slice(&position.to_le_bytes());
-    row.extend_from_slice(&length.to_le_bytes());
-    row.extend_from_slice(&[kind, 0]);
-    row.extend_from_slice(key);
-    if value.len() <= WHOLE {
-        row.extend_from_slice(value);
+    let mut head = Vec::with_capacity(20 + key.len());
+    head.extend_from_slice(&[0; 4]);
+    head.extend_from_slice(&size.to_le_bytes());
+    head.extend_from_slice(&position.to_le_bytes());
+    head.extend_from_slice(&length.to_le_bytes());
+    head.extend_from_slice(&[kind, 0]);
+    head.extend_from_slice(key);
+    let sums: Vec<u8>;
+    let rest = if value.len() <= WHOLE {
+        value
     } else {
-        for block in value.chunks(BLOCK) {
-            row.extend_from_slice(&crc32(block, 0).to_le_bytes());
-        }
-    }
-    let sum = crc32(&row[4..], seed);
-    row[..4].copy_from_slice(&sum.to_le_bytes());
-    Some(row)
+        sums = value.chunks(BLOCK).flat_map(|block| crc32(block, 0).to_le_bytes()).collect();
+        &sums
+    };
+    let sum = crc32(rest, crc32(&head[4..], seed));
+    head[..4].copy_from_slice(&sum.to_le_bytes());
+    let mut row = Writer::new(py, head.len() + rest.len())?;
+    row.add(&head);
+    row.add(rest);
+    Some(row.finish())
 }

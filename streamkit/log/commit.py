@@ -176,9 +176,8 @@ class Committer:
         self._next_upkeep = 0
         self._chosen = False
         """This process is to bring the index forward."""
-        self._last = _ALL
+        self._last: tuple[int, int, int] | None = None
         """The length that the last transaction of this process added to the tail: all of it before the second one."""
-        self._wrote = False
         self._looked: tuple[Tail | None, float] = None, 0.0
         """The tail that another process is to index, and how long it was when the head was last read."""
 
@@ -262,7 +261,7 @@ class Committer:
                     if not self._settle_alone(part, base, made, error):
                         return None
                 partition.committed_lone(base, made, part, timestamp, body.count)
-                self._last, self._wrote = (1, len(made[1]), 1) if self._wrote else _ALL, True
+                self._last = _ALL if self._last is None else (1, len(made[1]), 1)
         except StoreClosed:
             partition.mark_lost()
             raise
@@ -872,14 +871,14 @@ class Committer:
             except StreamkitError as error:
                 # Every acknowledged entry is in the log; the index may follow later.
                 self._next_upkeep = partition.number + max(1, upkeep // 4)
-                self._wrote = False
+                self._last = None
                 partition.counters["upkeep_failures"] += 1
                 place, number = partition.where(partition.number), partition.number
                 message = "%s: the index could not be brought forward: %s"
                 warn(message, place, error, space=partition.space, transaction=number)
 
     def _note_length(self, size: int, frames: int) -> None:
-        self._last, self._wrote = (1, size, frames) if self._wrote else _ALL, True
+        self._last = _ALL if self._last is None else (1, size, frames)
 
     def _is_left_to_others(self, tail: Tail, behind: int) -> bool:
         """True if another process on the same disk does the upkeep: two of them would do the same work.
@@ -887,7 +886,7 @@ class Committer:
         It is for the process whose transaction has made it due. The others wait until the tail is much longer.
         """
         partition = self.partition
-        upkeep, (count, size, frames) = partition.policy.upkeep, self._last
+        upkeep, (count, size, frames) = partition.policy.upkeep, self._last or _ALL
         if partition.remote or _length(behind - count, tail.bytes - size, tail.frames - frames, upkeep) < 1:
             return False
         length = _length(behind, tail.bytes, tail.frames, upkeep)
