@@ -489,8 +489,9 @@ class Store:
 
         A space of the same name that is created later is another space: offsets of this one raise InvalidOffset there.
         Processes that have the space open get StoreClosed or CorruptData, and must open the store again. If the call is
-        interrupted, the next one completes it, or `maintain` does; until then the space raises StoreClosed. A damaged
-        space is deleted too, but processes that have it open may not notice: stop them first.
+        interrupted, the next one completes it, or `maintain` does; until then the space raises StoreClosed. The rows of
+        an import of the space that was begun and not completed are removed: end that process first. A damaged space is
+        deleted too, but processes that have it open may not notice: stop them first.
         """
         check_name(space, "space")
         self._handle.check_open()
@@ -506,6 +507,7 @@ class Store:
         self._delete(space, partitions)
 
     def _delete(self, space: str, partitions: list[Partition]) -> None:
+        from .removing.imports import has_import, remove_import
         from .removing.space import delete_space, has_remains
 
         if partitions:
@@ -518,6 +520,8 @@ class Store:
             delete_space(self._backend, space, partitions, delete_archive)
         elif has_remains(self._backend, space):
             delete_space(self._backend, space, self._damaged_partitions(space), lambda: None)
+        elif has_import(self._backend, space):
+            remove_import(self._backend, space)
         self._shared.forget_space(space)
 
     def _half_deleted(self, space: str) -> list[Partition]:

@@ -24,6 +24,7 @@ from ..log.keys import (
     CATALOG,
     GRACE,
     HEAD,
+    RESTORE,
     SPACES,
     partition_key,
     run_key,
@@ -45,7 +46,6 @@ from .repository import Repository, open_repository
 
 __all__ = ["restore_backup", "wait_for_tokens"]
 
-_MARKER = b"RESTORE", b"RESTORE"
 _TOGETHER = 64
 _CLEANED = internal_name("group"), internal_name("routes"), internal_name("snapshots")
 """The internal spaces whose texts and states are erased with the entries that they were made of."""
@@ -96,11 +96,11 @@ class _Restore:
         if not self._begin(found):
             self._write_all()
             self._check()
-            self._put(*_MARKER, msgspec.json.encode(self._marker(written=True)), ANY)
+            self._put(*RESTORE, msgspec.json.encode(self._marker(written=True)), ANY)
         files, size = self._repository.files, self._repository.bytes
         erasures = self._erase_again(found)
         wait_for_tokens(inner(self._store).clock, self._point)
-        delete_rows(self._backend, _MARKER[0], [_MARKER[1]])
+        delete_rows(self._backend, RESTORE[0], [RESTORE[1]])
         return BackupRestored(self._point, len(found), files, size, erasures)
 
     def _write_all(self) -> None:
@@ -128,7 +128,7 @@ class _Restore:
 
     def _begin(self, spaces: set[str]) -> bool:
         """Record the restore. PermanentError if the store holds other data. True if an earlier call has written all."""
-        value = self._backend.get(_MARKER[0], [_MARKER[1]])[0]
+        value = self._backend.get(RESTORE[0], [RESTORE[1]])[0]
         if value is not None:
             try:
                 begun = json_decoder(_Marker).decode(value.data)
@@ -158,7 +158,7 @@ class _Restore:
                         f"the store {self._store.id} has a space {space!r} already: restore it into another "
                         "store, or delete that space first"
                     )
-        self._put(*_MARKER, msgspec.json.encode(self._marker()))
+        self._put(*RESTORE, msgspec.json.encode(self._marker()))
         return False
 
     def _has_archive(self) -> bool:

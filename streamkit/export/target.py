@@ -20,10 +20,11 @@ from ..backend import ABSENT, NEXT, Backend
 from ..decoders import json_decoder
 from ..errors import CorruptData, PermanentError, SpaceExists, Unavailable, UnsupportedVersion
 from ..log.floors import Changed, Retained
-from ..log.keys import CATALOG, HEAD, partition_key, space_key, transaction_key, transaction_prefix
+from ..log.keys import CATALOG, HEAD, IMPORT, partition_key, space_key, transaction_key, transaction_prefix
 from ..log.partition import Partition
 from ..log.rows import Head, Settings, decode_row, encode_row
 from ..names import check_name
+from ..removing.imports import remove_import
 from ..retry import attempts, delete_rows, put_settled
 from ..space import MOST_PARTITIONS, new_incarnation
 from ..store import inner
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["import_store"]
 
-_MARKER = b"IMPORT\x00FILE"
-_TOGETHER = 1000
 _INSIDE = tuple(b'{"type":"%b"' % kind for kind in (b"entry", b"gap", b"key", b"partition"))
 
 
@@ -185,7 +184,7 @@ class _Importer:
     def check(self, space: Space, restart: bool) -> None:
         """Raise SpaceExists if the store has another space of this name."""
         name, key = space.space, bytes(partition_key(space.space, 0))
-        head, marker = self._backend.get(key, [bytes(HEAD), _MARKER])
+        head, marker = self._backend.get(key, [bytes(HEAD), IMPORT])
         if marker is not None:
             begun = _decode_marker(name, marker.data)
             if begun.sha256 == self._sha256 and begun.state != "abandoned":
@@ -201,7 +200,7 @@ class _Importer:
                     "--restart (restart=True)"
                 )
             if head is None:
-                self._remove(name)
+                remove_import(self._backend, name)
                 return
         if head is not None:
             known = decode_row(Head, HEAD, head.data).settings
@@ -279,7 +278,7 @@ class _Importer:
     def _begin_space(self, line: Space) -> None:
         name, key = line.space, bytes(partition_key(line.space, 0))
         self._space, self._partitions = line, 0
-        head, row = self._backend.get(key, [bytes(HEAD), _MARKER])
+        head, row = self._backend.get(key, [bytes(HEAD), IMPORT])
         if head is not None and row is not None:
             self._publish()  # it was stopped between its last two writes
         self._is_present = head is not None
@@ -288,7 +287,7 @@ class _Importer:
         if row is None:
             incarnation = line.incarnation if self._is_free(line) else new_incarnation(self._backend, key).hex()
             data = msgspec.json.encode(_Marker(self._sha256, incarnation))
-            self._put(key, _MARKER, data)
+            self._put(key, IMPORT, data)
         else:
             begun = _decode_marker(name, row.data)
             if begun.state == "abandoned":
@@ -370,7 +369,7 @@ class _Importer:
             head = hidden
         settings = decode_row(Head, HEAD, head.data).settings
         self._put(bytes(CATALOG), bytes(space_key(name)), encode_row(space_key(name), settings))
-        delete_rows(self._backend, key, [HIDDEN_HEAD, _MARKER])
+        delete_rows(self._backend, key, [HIDDEN_HEAD, IMPORT])
         self._open.forget_space(name)
 
     def _put(self, partition: bytes, key: bytes, data: bytes) -> None:
@@ -394,41 +393,23 @@ class _Importer:
             return False
         if not self._set_state("abandoned"):
             return False
-        self._remove(name)
+        remove_import(self._backend, name)
         return True
 
     def _set_state(self, state: Literal["publishing", "abandoned"]) -> bool:
         """Set the state of the import. False if it has the other state, or is gone."""
         key = bytes(partition_key(self._name, 0))
         for _ in attempts(self._open.clock):
-            row = self._backend.get(key, [_MARKER])[0]
+            row = self._backend.get(key, [IMPORT])[0]
             if row is None:
                 return False
             begun = _decode_marker(self._name, row.data)
             if begun.state:
                 return begun.state == state
             data = msgspec.json.encode(replace(begun, state=state))
-            if put_settled(self._backend, self._open.clock, key, _MARKER, data, row.etag, "import again") is not None:
+            if put_settled(self._backend, self._open.clock, key, IMPORT, data, row.etag, "import again") is not None:
                 return True
         raise Unavailable(f"other processes change the import of space {self._name!r}; import again")
-
-    def _remove(self, name: str) -> None:
-        """Remove the rows of an import. The head of a space that a writer creates at the same time stays."""
-        key = bytes(partition_key(name, 0))
-        row = self._backend.get(key, [_MARKER])[0]
-        # The marker goes last: it tells that the rest is of an import.
-        number = 0
-        while True:
-            partition = bytes(partition_key(name, number))
-            rows = [row.key for row in self._backend.scan(partition, b"\x00", b"\xff" * 300, values=False)]
-            if not rows and number:
-                break
-            keys = [key for key in rows if key not in (_MARKER, bytes(HEAD))]
-            for at in range(0, len(keys), _TOGETHER):
-                delete_rows(self._backend, partition, keys[at : at + _TOGETHER])
-            number += 1
-        if row is not None:
-            delete_rows(self._backend, key, [_MARKER])
 
 
 def _removed(space: str) -> Unavailable:

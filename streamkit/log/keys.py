@@ -9,6 +9,8 @@
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
 | space, partition | ERA, incarnation, number | what a transaction has erased, also once the log has let go of it |
+| space, the first partition | IMPORT, FILE | the import of the space that was begun |
+| RESTORE | RESTORE | the restore of a backup that was begun |
 | space, partition, INB | incarnation, number, id | requests that another process is to commit: see inbox_message.py |
 
 The rows of the index, which are in its files:
@@ -37,7 +39,9 @@ __all__ = [
     "FENCES",
     "GRACE",
     "HEAD",
+    "IMPORT",
     "KEYS",
+    "RESTORE",
     "RUNS",
     "SEGMENTS",
     "SEQUENCE_BYTES",
@@ -67,6 +71,8 @@ USERS_SPACES = (bytes(LexKey.encode("INV", "SPACES", "\x20")), bytes(SPACES.chil
 """The range of the spaces' keys without those of internal ones, whose names begin with a control character."""
 ARCHIVE = LexKey.encode("INV", "ARCHIVE")
 GRACE = LexKey.encode("INV", "GRACE")
+IMPORT = b"IMPORT\x00FILE"
+RESTORE = b"RESTORE", b"RESTORE"
 HEAD = LexKey.encode("INV", "PARTITIONS")
 SEGMENTS = LexKey.encode("INV", "SEGMENTS")
 FENCES = LexKey.encode("INV", "FENCES")

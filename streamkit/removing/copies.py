@@ -16,6 +16,7 @@ from ..space import Space
 from ..store import Store, eraser_lease, inner
 from ..warn import warn
 from .erase import erase_matching
+from .imports import incomplete_writes
 from .ranges import Ranges
 from .report import Rewritten
 from .snapshots import erase_snapshots, snapshots_of
@@ -64,7 +65,8 @@ class Copies:
         if not self._shared.exists(space):
             done = self._delete_published(space).plus(self.forget_failures(space, lambda segment, sequence: True))
             left = self.remove_leftovers()
-            return done.plus(Rewritten(unreached=(left,))) if left else done
+            unfinished = incomplete_writes(self._shared.backend, space)
+            return done.plus(Rewritten(unreached=(*unfinished, left) if left else tuple(unfinished)))
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
         return Rewritten(unreached=(f"{text}. Erase again then",))
 

@@ -116,6 +116,7 @@ UPWARD = {
     ("streamkit.store", "streamkit.removing.limits"): "`trim()` and `set_retention()` of the facade",
     ("streamkit.store", "streamkit.removing.report"): "what `trim()`, `erase()` and `size()` of the facade return",
     ("streamkit.store", "streamkit.removing.size"): "`size()` of the facade",
+    ("streamkit.store", "streamkit.removing.imports"): "`delete_space()` of the facade: half an import goes too",
     ("streamkit.store", "streamkit.removing.space"): "`delete_space()` of the facade",
     ("streamkit.store", "streamkit.salvage"): "for the type checker",
     ("streamkit.store", "streamkit.salvage.copy"): "`salvage()` of the facade",
