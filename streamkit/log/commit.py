@@ -54,6 +54,8 @@ __all__ = ["Committer", "Upkeep"]
 _MOST_FRAMES = 4096
 _ATTEMPTS = 6
 _LOSSES = 1000
+_SUSPECT = 16
+"""Lost commits in a row after which a commit looks at the head of its space."""
 _TAIL_BYTES = 16 << 20
 _TAIL_FRAMES = 1 << 14
 """The most frames of the tail. A process that opens the space reads them first, in a microsecond each."""
@@ -565,6 +567,8 @@ class Committer:
                     f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met writes "
                     f"of other processes; spread the writers over more partitions, or try again"
                 )
+            if lost % _SUSPECT == 0:
+                partition.check_space()  # a later space of its name may refuse them all
             if inbox is None:
                 partition.refresh(_segments(requests))
             else:

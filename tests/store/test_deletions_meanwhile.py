@@ -19,7 +19,7 @@ from streamkit.backend import Backend, Driver
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import StoreClosed, Unavailable
-from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
+from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key, transaction_prefix
 from streamkit.store import inner
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
@@ -314,4 +314,26 @@ def test_upkeep_deletes_nothing_of_a_space_that_was_made_again_since_this_proces
     world.make(other, 1)
     with pytest.raises(StoreClosed):
         store.maintain()
+    assert entries(world.process()) == 71
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_stale_writer_learns_soon_of_a_later_space_also_if_it_does_not_meet_the_end_of_its_own(
+    tmp_path: Path, kind: str, partitions: int
+) -> None:
+    world = World(kind, tmp_path, partitions)
+    stale, other = world.process(), world.process()
+    assert entries(stale) == 71
+    other.delete_space(SPACE)
+    world.make(other, partitions)
+    start = bytes(transaction_prefix(inner(stale).spaces[SPACE].settings.incarnation))
+    for number in range(partitions):
+        key, backend = bytes(partition_key(SPACE, number)), inner(other).backend
+        backend.delete(key, [row.key for row in backend.scan(key, start, start + b"\xff" * 8, values=False)])
+    for segment in ("s0", "s1"):
+        before = stale.statistics().conflicts
+        with pytest.raises(StoreClosed):
+            stale.produce(SPACE, segment, [Record(b"x")])
+        assert stale.statistics().conflicts - before <= 20
     assert entries(world.process()) == 71

@@ -14,7 +14,9 @@ import pytest
 from fix_covered import EXHAUSTIVE
 
 import streamkit
-from streamkit import EntriesRemoved, Entry, Gap, Record, Store
+from streamkit import Client, EntriesRemoved, Entry, Gap, Record, Store
+from streamkit.testing import ManualClock
+from streamkit_memory import MemoryDriver
 
 SEGMENTS = [f"s{number}" for number in range(4)]
 SEEDS = range(40 if EXHAUSTIVE else 1)
@@ -235,3 +237,24 @@ def test_every_reader_gets_what_stays_once_and_is_told_of_the_rest(
             reader.finish()
             world.check(name, reader)
         covered("entries that were removed beside readers of all kinds", world.removals)
+
+
+@pytest.mark.parametrize("per", ["space", "segment"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_upkeep_makes_expiry_final_also_if_the_clock_is_set_back(per: Any, remote: bool) -> None:
+    name, id = uuid4().hex, uuid4()
+
+    def at(hours: int) -> Store:
+        clock = ManualClock(1_800_000_000.0 + hours * 3600)
+        driver = MemoryDriver(name, remote=remote, clock=clock, sleep=clock.sleep)
+        return Client("memory://", driver, 30.0, None, 64 << 20, clock, None).store(id)
+
+    for number in range(3):
+        at(0).produce("a", f"s{number % 2}", [Record(b"%d" % number)])
+    at(0).set_retention("a", streamkit.Retention(max_age=3600.0, per=per))
+    at(2).produce("a", "s0", [Record(b"new")])
+    assert [entry.payload for entry in at(2).consume_space("a")] == [b"new"]
+    assert len(list(at(0).consume_space("a"))) == 4
+    at(2).maintain()
+    assert [entry.payload for entry in at(0).consume_space("a")] == [b"new"]
+    assert list(at(0).consume_segment("a", "s1")) == []
