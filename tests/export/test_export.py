@@ -667,12 +667,12 @@ def test_an_import_that_was_killed_while_it_removed_its_rows_names_the_way_on(
     def published(self: target._Importer) -> None:
         raise CorruptData("the file is damaged")
 
-    def killed(self: target._Importer, name: str) -> None:
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(target._Importer, "_publish", published)
-        patch.setattr(target._Importer, "_remove", killed)
+        patch.setattr(target, "remove_import", killed)
         with pytest.raises(KeyboardInterrupt):
             import_store(open_store(url, id), tmp_path / "one")
     other = open_store(url, id)
