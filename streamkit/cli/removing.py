@@ -160,7 +160,7 @@ def size(
 
 
 @with_store
-def rm(opened: Store, space: SpaceName, segment: OneSegment = None, yes: Yes = False) -> None:
+def rm(opened: Store, space: SpaceName, segment: OneSegment = None, yes: Yes = False, json: Json = False) -> None:
     """Delete a segment, or a whole space with its archive. It asks first."""
     check_space(opened, space)
     if not yes:
@@ -172,6 +172,8 @@ def rm(opened: Store, space: SpaceName, segment: OneSegment = None, yes: Yes = F
         opened.delete_space(space)
     else:
         opened.delete_segment(space, segment)
+    if json:
+        print_line(record_line({"space": space, "segment": segment, "deleted": True}))
 
 
 def _counts(store: Store, space: str) -> str:

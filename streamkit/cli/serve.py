@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -97,11 +99,17 @@ def serve(
         limits=limits_of(limit or ()),
     )
     if workers == 1:
+        _exit_at_sigterm()
         serve_here(options, _tell)
     else:
         from ..serve.workers import serve_by_workers
 
         serve_by_workers(options, workers, _tell)
+
+
+def _exit_at_sigterm() -> None:
+    """Have SIGTERM end the process with the exit code 0. The server raises the signal again once it has drained."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def _own_store(store: str | None) -> UUID | None:
@@ -149,8 +157,6 @@ def console(
     is needed.
     """
     import secrets
-    import signal
-    import sys
     import tempfile
 
     from ..serve.keys import KeyFile
@@ -170,8 +176,7 @@ def console(
 
             webbrowser.open(link)
 
-    # The server raises the signal again at its end; otherwise the folder below would stay.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    _exit_at_sigterm()  # otherwise the folder below would stay
     with tempfile.TemporaryDirectory(prefix="streamkit-console-") as folder:  # no other user may read it
         keys = KeyFile(Path(folder) / "keys.json")
         keys.create(["admin"], name="streamkit console")

@@ -139,7 +139,7 @@ def salvage(
 
 
 @with_options
-def maintain(named: StoreOptions, space: OneSpace = None) -> None:
+def maintain(named: StoreOptions, space: OneSpace = None, json: Json = False) -> None:
     """Do the upkeep of index, log and archive now. Run it on a schedule.
 
     Writers otherwise do this work in small steps. Readers do not need it, but may be faster after it."""
@@ -147,6 +147,8 @@ def maintain(named: StoreOptions, space: OneSpace = None) -> None:
         if space is not None or next(iter(opened.get_spaces()), None) is None:
             _check_there(opened, space, named)
         opened.maintain(space)
+    if json:
+        print_line(record_line({"ok": True, "space": space}))
 
 
 def _check_there(opened: Store, space: str | None, named: StoreOptions) -> None:

@@ -755,6 +755,18 @@ def test_without_the_extra_one_line_says_what_to_install(missing: str) -> None:
     assert done.stderr == f"MissingDependency: the command line needs {missing}: pip install 'streamkit-store[cli]'\n"
 
 
+def test_rm_and_maintain_answer_a_program_in_json(cli: CommandLine) -> None:
+    cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+    assert cli("maintain", "--json").lines == [{"ok": True, "space": None}]
+    assert cli("rm", "orders", "order-1", "--yes", "--json").lines == [
+        {"space": "orders", "segment": "order-1", "deleted": True}
+    ]
+    assert cli("rm", "orders", "--yes", "--json").lines == [{"space": "orders", "segment": None, "deleted": True}]
+    assert cli("spaces").out == ""
+    refused = cli("rm", "orders", "--yes", "--json")
+    assert (refused.code, refused.out) == (1, "")
+
+
 def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,7 @@ def test_a_process_that_is_told_to_end_says_goodbye_and_ends(tmp_path: Path, opt
         for events in streams:
             assert events.until("bye")[-1].data == {"reason": "drain"}
         assert poll.getresponse().status == 200
-        process.wait(15)
+        assert process.wait(15) == 0
         assert time.monotonic() - begun < 10
     finally:
         process.kill()
