@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import OrderedDict
 from typing import Final
 
 from streamkit.digest import blake2b
@@ -37,7 +36,7 @@ class OpenStore:
     def __init__(self, place: StoreDirectory, timeout: float) -> None:
         self.place = place
         self.users = 0
-        self.logs: OrderedDict[bytes, PartitionLog] = OrderedDict()
+        self.logs: dict[bytes, PartitionLog] = {}
         self._timeout = timeout
         self._leases: PartitionLog | None = None
         self._set_aside: set[bytes] = set()
@@ -54,8 +53,8 @@ class OpenStore:
             if log is not None:
                 self.logs[partition] = log
                 while len(self.logs) > _LOGS:
-                    other, oldest = self.logs.popitem(last=False)
-                    if oldest.wrote:
+                    other = next(iter(self.logs))
+                    if self.logs.pop(other).wrote:
                         self._set_aside.add(other)
             return log
 

@@ -20,11 +20,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock, get_ident, main_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
+from .. import speed
 from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
 from ..importing import IMPORTING
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Committer", "Upkeep"]
 
+_twin: Any = speed.twin
 _MOST_FRAMES = 4096
 _ATTEMPTS = 6
 _LOSSES = 1000
@@ -165,6 +167,8 @@ class Committer:
         self._holds_lock = partition.holds_lock
         self._leader: Request | Lead = Request(())
         """The request that leads while it is alive. Then any other may lead."""
+        self._lead_alone = Lead(Lock(), 0)
+        """The last one of `commit_alone`. Only its thread takes it again: to make another costs more."""
         self._haste = 0
         """Commits before which no caller is let in, because that took long."""
         self._flight: Flight | None = None
@@ -236,11 +240,14 @@ class Committer:
         partition, segment, body, holds_lock = self.partition, part.segment, part.body, self._holds_lock
         if partition.remote or body is None or self._queue or holds_lock():
             return None
-        lead = Lead(Lock(), get_ident())
+        lead = self._lead_alone
+        if lead.thread != get_ident() or lead.alive.locked():
+            self._lead_alone = lead = Lead(Lock(), get_ident())
         try:
             with lead.alive:
                 with self._mutex:
-                    if self._queue or self._flight is not None or self._leader.alive.locked():
+                    leader = self._leader
+                    if self._queue or self._flight is not None or (leader is not lead and leader.alive.locked()):
                         return None
                     self._leader = lead
                 base = partition.lone_base(segment)
@@ -256,7 +263,10 @@ class Committer:
                 timestamp = now if now >= moments.latest else moments.after(now)
                 if timestamp < base[2]:
                     timestamp = base[2]
-                made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part)
+                given = now, draw(BITS), self.node, timestamp, base, part
+                made: Lone | None = partition.lone.compiled.encode(*given) if _twin is not None else None
+                if made is None:
+                    made = partition.lone.encode(*given)
                 try:
                     partition.backend.put(partition.key, made[0], made[1], NEXT, durable=partition.durable)
                 except StreamkitError as error:
