@@ -21,8 +21,8 @@ _APPEND = (
     "interpreter and the twin, and 1.5 in the kernel. Upkeep takes 4 more. SQLite is written in C, and takes 13 in all."
 )
 _READ_ONES = (
-    "Without the twin, a record takes about 2.2 µs of CPU. To find it and to hand it out takes 0.5. Python calls C "
-    "functions one by one, to check the record, to decode it and to make its objects. These calls take 1.5, and "
+    "Without the twin, a record takes about 2 µs of CPU. To find it and to hand it out takes 0.4. Python calls C "
+    "functions one by one, to check the record, to decode it and to make its objects. These calls take 1.4, and "
     "comparisons take 0.2. The target allows 1.5 for all of this."
 )
 _BLOCKS = (

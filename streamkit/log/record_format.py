@@ -609,7 +609,7 @@ def decode_records(
     """
     take: _Take[tuple[int, bytes]]
     if _twin is None:
-        take = partial(_take, space, partition, partitions, seed, incarnation, None)
+        take = partial(_take_records, space, partition, partitions, seed, incarnation)
     else:
         take = _twin.reader(space, partition, partitions, seed, incarnation).take
 
@@ -664,60 +664,87 @@ def _together(
         yield entries[-1].trx.number, entries
 
 
-def _take(
+def _take_records(
     space: str,
     partition: int,
     partitions: int,
     seed: int,
     incarnation: bytes,
-    segment: str | None,
-    items: Iterator[_Item],
+    items: Iterator[tuple[int, bytes]],
     entries: list[Entry],
     most: int,
-) -> _Item | None:
-    """The `_Take` of a segment's frames, or of records if `segment` is None.
-
-    Readers of small transactions spend their time here: there is one look at each part.
-    """
-    prefix, frame, head_at = _PREFIX.unpack_from, _FRAME.unpack_from, _FRAME.size
+) -> tuple[int, bytes] | None:
+    """The `_Take` of records. Readers of small transactions spend their time here, and in the `_Take` of frames: there
+    is one look at each part."""
+    prefix, frame, frame_bytes = _PREFIX.unpack_from, _FRAME.unpack_from, _FRAME.size
     decode_head, decode_payload, append = _lone_heads.decode, _lone_payload.decode, entries.append
-    at, least = (_HEADER_AT, _HEADER_AT) if segment is None else (0, head_at)
     for item in islice(items, most - len(entries)):
-        data = item[-1]
+        expected, data = item
         size = len(data)
-        if not least < size <= _SHORT:
+        if size > _SHORT:
             return item
-        if segment is None:
+        try:
             magic, crc, version, header_bytes, record_bytes = prefix(data)
             at = _HEADER_AT + header_bytes
             if (
-                record_bytes != size
-                or at + head_at > size
-                or magic != _MAGIC
+                magic != _MAGIC
                 or not 1 <= version <= VERSION
+                or record_bytes != size
                 or crc32_short(data[8:at], seed) != crc
             ):
                 return item
-        crc, head_bytes, flags, body_bytes, raw = frame(data, at)
-        begin = at + head_at
-        body = begin + head_bytes
-        if flags or not raw == body_bytes == size - body:
-            return item
-        if (crc32_short if size < _FEW else crc32)(data[at + 4 :], seed) != crc:
-            return item
-        try:
+            crc, head_bytes, flags, body_bytes, raw = frame(data, at)
+            begin = at + frame_bytes
+            body = begin + head_bytes
+            if flags or not raw == body_bytes == size - body:
+                return item
+            if (crc32_short if size < _FEW else crc32)(data[at + 4 :], seed) != crc:
+                return item
             number, timestamp, id, node, position, index, name, first, _ = decode_head(data[begin:body])
             ((payload,),) = decode_payload(data[body:])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (struct.error, msgspec.MsgspecError, UnicodeDecodeError):
             return item
-        if number != item[0]:
+        if number != expected:
             return item
-        if segment is not None:
-            if first != item[1] or name != segment:
-                return item
-            name = segment
         origin = Origin(partition, partitions, position, index, first, "hot", 0, None, incarnation)
         append(Entry(space, name, first, timestamp, TRX(id, node, number), payload, NO_METADATA, origin))
+    return None
+
+
+def _take_frames(
+    space: str,
+    partition: int,
+    partitions: int,
+    seed: int,
+    incarnation: bytes,
+    segment: str,
+    items: Iterator[tuple[int, int, bytes]],
+    entries: list[Entry],
+    most: int,
+) -> tuple[int, int, bytes] | None:
+    """The `_Take` of a segment's frames."""
+    frame, begin = _FRAME.unpack_from, _FRAME.size
+    decode_head, decode_payload, append = _lone_heads.decode, _lone_payload.decode, entries.append
+    for item in islice(items, most - len(entries)):
+        expected, sequence, data = item
+        size = len(data)
+        if size > _SHORT:
+            return item
+        try:
+            crc, head_bytes, flags, body_bytes, raw = frame(data)
+            body = begin + head_bytes
+            if flags or not raw == body_bytes == size - body:
+                return item
+            if (crc32_short if size < _FEW else crc32)(data[4:], seed) != crc:
+                return item
+            number, timestamp, id, node, position, index, name, first, _ = decode_head(data[begin:body])
+            ((payload,),) = decode_payload(data[body:])
+        except (struct.error, msgspec.MsgspecError, UnicodeDecodeError):
+            return item
+        if number != expected or first != sequence or name != segment:
+            return item
+        origin = Origin(partition, partitions, position, index, first, "hot", 0, None, incarnation)
+        append(Entry(space, segment, first, timestamp, TRX(id, node, number), payload, NO_METADATA, origin))
     return None
 
 
@@ -764,7 +791,7 @@ def frame_reader(
 ) -> FrameReader:
     """The compiled reader, or one with the same `take`."""
     if _twin is None:
-        return FrameReader(partial(_take, space, partition, partitions, seed, incarnation, segment))
+        return FrameReader(partial(_take_frames, space, partition, partitions, seed, incarnation, segment))
     found: FrameReader = _twin.reader(space, partition, partitions, seed, incarnation, segment)
     return found
 

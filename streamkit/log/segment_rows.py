@@ -113,25 +113,26 @@ class SegmentRows:
         """Append the entries of the sequences first..last in `pieces`: (the sequence after the last one, True if the
         pieces have no more of them)."""
         small: list[tuple[int, int, bytes]] = []
-        reached, ended, most = first, True, first + MOST
+        reached, ended, end = first, True, min(last + 1, first + MOST)
         for piece in pieces:
             begin, frame = piece.first_sequence, piece.frame
+            if begin == reached < end and piece.count == 1 and frame is not None:
+                small.append((piece.number, begin, frame))
+                reached += 1
+                continue
             after = begin + piece.count
             if after <= reached:
                 continue
             if reached > last:
                 break
-            if begin > reached or after - 1 > last or frame is None or reached >= most:
+            if begin > reached or after - 1 > last or frame is None or reached >= end:
                 ended = False
                 break
             item = piece.number, begin, frame
-            if piece.count == 1:
-                small.append(item)
-            else:
-                stop = self._make(small, 1, first, entries) or self._make((item,), piece.count, first, entries)
-                if stop:
-                    return stop, False
-                small = []
+            stop = self._make(small, 1, first, entries) or self._make((item,), piece.count, first, entries)
+            if stop:
+                return stop, False
+            small = []
             reached = after
         stop = self._make(small, 1, first, entries)
         return (stop, False) if stop else (reached, ended)
