@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streamkit import CorruptData, Store
+from streamkit import CorruptData, Store, StoreClosed
 from streamkit.terminal import amount
 
 from .options import Archive, Json, SpaceName, Url, check_space, note_missing, open_client, with_store
@@ -105,6 +105,11 @@ def status(
                 raise
             print_note(f"space {name!r} is damaged: {error}")
             damaged += 1
+            continue
+        except StoreClosed as error:
+            if space is not None:
+                raise
+            print_note(str(error))
             continue
         print_result(fields, _summary_text(fields), json)
     if not names:

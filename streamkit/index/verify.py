@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from ..backend import Backend, Range
-from ..errors import UNREADABLE, StreamkitError
+from ..errors import UNREADABLE, StoreClosed, StreamkitError
 from ..html import Shown
 from ..log.keys import CATALOG, HEAD, SPACES, created_at, partition_key, run_key, segment_name, space_key
 from ..log.manifest import RunFile, RunGone
@@ -45,7 +46,9 @@ LOST = (
     "and restore it from a backup. If its creation was stopped, create it again"
 )
 
-
+HALF_DELETED = (
+    "its deletion was interrupted, or is under way: `streamkit rm` or `streamkit maintain` completes an interrupted one"
+)
 LIST = "`streamkit repair` writes it again from its intact rows, and `streamkit repair SPACE` adds a space to it"
 
 
@@ -130,8 +133,11 @@ def verify_space(backend: Backend, space: str, make: MakePartition, progress: Pr
         findings += log.findings
         transactions, entries = transactions + log.transactions, entries + log.entries
         segments += len(log.pieces.keys() | (log.cold or {}).keys())
-    if findings and settings is not None and _was_deleted(backend, space, settings):
-        return VerifyReport((), 0, 0, 0)
+    if findings and settings is not None:
+        if _was_deleted(backend, space, settings):
+            return VerifyReport((), 0, 0, 0)
+        if _has_ended(make(0, settings)):
+            return VerifyReport((Finding(space, 0, bytes(HEAD), HALF_DELETED),), 0, 0, 0)
     return VerifyReport(tuple(findings), transactions, entries, segments)
 
 
@@ -142,6 +148,13 @@ def _was_deleted(backend: Backend, space: str, settings: Settings) -> bool:
     except UNREADABLE:
         return False
     return found is None or found.incarnation != settings.incarnation
+
+
+def _has_ended(first: Partition) -> bool:
+    """True if the log of a space's first partition has ended, which a deletion does before all else."""
+    with suppress(StoreClosed, *UNREADABLE):
+        first.refresh()
+    return first.ended
 
 
 def find_settings(backend: Backend, space: str) -> tuple[Settings | None, list[Finding]]:

@@ -23,9 +23,11 @@ from harness.deep_search import files_below, found_in
 from streamkit import Record
 from streamkit.cli.app import run
 from streamkit.index.verify import Finding, VerifyReport
+from streamkit.log.log_end import end_log
 from streamkit.names import partition_of
 from streamkit.removing.report import Rewritten
 from streamkit.salvage.report import SalvageReport
+from streamkit.store import inner
 from streamkit.testing import ManualClock
 
 COMMAND = [sys.executable, "-m", "streamkit.cli"]
@@ -432,6 +434,21 @@ def test_stores_spaces_segments_and_status_tell_what_there_is(cli: CommandLine) 
     assert [(line["space"], line["segments"], line["entries"]) for line in totals] == [("a", 1, 1), ("b", 2, 3)]
     assert totals[1]["last_timestamp"] >= totals[1]["first_timestamp"] > 0
     assert "2 segments  3 entries" in cli("status", "b").out
+
+
+def test_the_status_of_a_store_goes_on_after_a_space_whose_deletion_was_interrupted(cli: CommandLine) -> None:
+    cli.append("a", "s", b"1")
+    cli.append("b", "s", b"1")
+    with streamkit.connect(cli.url) as client, client.store(cli.store) as store:
+        store.peek("a", "s")
+        end_log(inner(store).spaces["a"].partitions[0])
+    found = cli("status")
+    assert found.code == 0
+    assert found.out.startswith("b  1 segment  1 entry")
+    assert "call delete_space() again" in found.err
+    assert cli("status", "a").code == 1
+    cli("maintain")
+    assert cli("spaces").out == "b\n"
 
 
 @pytest.mark.parametrize(

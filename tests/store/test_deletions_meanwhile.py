@@ -19,6 +19,7 @@ from streamkit.backend import Backend, Driver
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import StoreClosed, Unavailable
+from streamkit.index.verify import HALF_DELETED
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key, transaction_prefix
 from streamkit.store import inner
 from streamkit.testing import ManualClock
@@ -291,6 +292,7 @@ def test_upkeep_completes_a_deletion_that_was_killed_and_the_size_of_the_store_d
         except StoreClosed:
             whole, ended = 0, ended + 1
         assert world.process().size().entries == 1 + whole, f"call {at} of {calls}"
+        assert {found.problem for found in world.process().verify().findings} <= {HALF_DELETED}
         world.process().maintain()
         assert list(world.process().get_spaces()) == ([SPACE, "other"] if whole else ["other"])
         if at >= calls - 4:
