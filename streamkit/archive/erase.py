@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .read import Archive
     from .table import Table
 
-__all__ = ["erase_archived", "is_left_behind", "stored_files"]
+__all__ = ["erase_archived", "is_left_behind", "remove_unnamed", "stored_files"]
 
 _TRIES = 20
 _DATA = re.compile(r"\.parquet(#\d+)?$")
@@ -98,6 +98,19 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int | None
         except Gone:
             continue
     raise Unavailable(f"{table.url} is compacted by others all the time; erase again later")
+
+
+def remove_unnamed(archive: Archive, spans: Spans) -> str | None:
+    """Delete the files that no version names and that hold erased entries: an archiver or a compaction had read them
+    before an erasure, and was killed after it. A sentence if a file that is half written may be one of these."""
+    table = archive.table
+    table.forget()
+    snapshot = table.snapshot()
+    try:
+        _delete_old(archive, snapshot.paths if snapshot is not None else set(), spans)
+    except Unavailable as error:
+        return str(error)
+    return None
 
 
 def _candidates(snapshot: Snapshot, partition: int, spans: Spans) -> Iterator[File]:

@@ -52,6 +52,21 @@ class Copies:
             return done.plus(Rewritten(unreached=(text,), unfinished=True))
         return done.plus(Rewritten(files=files or 0))
 
+    def clean_again(self, partition: Partition, ranges: Ranges) -> Rewritten:
+        """Remove what processes have made of the ranges, and were killed before they noticed that they are erased."""
+        done = self.clean_states(partition.space, ranges)
+        if isinstance(partition.space, InternalName) or not self._may_be_archived(partition):
+            return done
+        try:
+            from ..archive.erase import remove_unnamed
+
+            left = remove_unnamed(self._shared.archive(partition.space), ranges.by_segment)
+        except MissingDependency:
+            return done
+        except UNREADABLE as error:
+            left = f"the archive may hold erased entries in files of killed processes: {error}"
+        return done.plus(Rewritten(unreached=(left,))) if left else done
+
     def clean_states(self, space: str, ranges: Ranges) -> Rewritten:
         """Erase the ranges from snapshots of aggregates, and the texts of failures that may quote them."""
         if isinstance(space, InternalName):

@@ -168,11 +168,10 @@ def erase_space(
 
 
 def _clean_again(partition: Partition, wanted: _Wanted, copies: Copies) -> Rewritten:
-    """Remove the rest of an earlier call, and what a process has made of its entries since, which was killed before it
-    looked again."""
+    """Remove the rest of an earlier call, and what other processes have made of its entries meanwhile."""
     done = clear_leftovers(partition)
     erased = [erasure for erasure in erasures_of(partition) if wanted.takes(erasure.segment)]
-    return done.plus(copies.clean_states(partition.space, Ranges(erased))) if erased else done
+    return done.plus(copies.clean_again(partition, Ranges(erased))) if erased else done
 
 
 def _kept_copies(backend: Backend) -> str | None:

@@ -224,6 +224,41 @@ def test_a_compaction_that_slept_through_an_erasure_leaves_nothing_of_it(
     assert len(texts(world.process())) == 4
 
 
+@pytest.mark.parametrize("by", [{"segment": "s"}, {"segment": "[s]"}, {"metadata": {"no": "entry"}}], ids=str)
+@pytest.mark.parametrize("work", ["archive", "compact"])
+def test_the_same_erasure_again_removes_what_a_killed_process_has_written_after_it_slept(
+    world: World, monkeypatch: pytest.MonkeyPatch, work: str, by: dict[str, Any]
+) -> None:
+    """No version of the table names its file, and no other archiver needs it."""
+    slow, fast = world.process(), world.process()
+    for at in range(2):
+        fill(slow, f"secret {at}", 2)
+        fill(slow, f"other {at}", 2, "t")
+        slow.archive(SPACE)
+    fill(slow, "secret 2", 2)
+    expected = [text for text in texts(slow) if not text.startswith("secret")]
+    monkeypatch.setattr(slow, "_archiver_lease", lambda name: slow.lease(f"lost {name}"))
+
+    owner, write_file = (write, write.write_file) if work == "archive" else (compact, compact.write_file)
+
+    def write_late(*arguments: Any) -> Any:
+        fast.erase(SPACE, "s")
+        write_file(*arguments)
+        monkeypatch.setattr(Table, "discard", lambda *_: None)  # a killed process removes nothing
+        raise Stop
+
+    monkeypatch.setattr(owner, "write_file", write_late)
+    with pytest.raises(Stop):
+        getattr(slow, work)(SPACE)
+    monkeypatch.undo()
+    assert any(payload.startswith(b"secret") for payload in world.archived_payloads()), "there is nothing to be removed"
+    assert fast.erase(SPACE, **by).unreached == ()
+    assert not any(payload.startswith(b"secret") for payload in world.archived_payloads())
+    fast.archive(SPACE)
+    assert texts(fast) == texts(world.process()) == expected
+    assert not fast.verify().findings
+
+
 def test_the_archive_of_an_archiver_that_slept_through_a_deletion_is_not_taken_for_that_of_the_next_space(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
