@@ -52,6 +52,7 @@ fn streamkit_speed(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(log_rows::next_rows, module)?)?;
     module.add_function(wrap_pyfunction!(pieces::data_rows, module)?)?;
     module.add_function(wrap_pyfunction!(rows::pack_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(section::moved_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(section::section_rows, module)?)?;
     module.add_function(wrap_pyfunction!(section::filter_words, module)?)?;
     module.add_function(wrap_pyfunction!(section::passing, module)?)?;

@@ -7,9 +7,11 @@ use std::sync::OnceLock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::bytes::{crc32, with_bytes};
+use crate::bytes::{Writer, crc32, some, u32_at, with_bytes};
 
 const WIDE: u8 = 2;
+/// Bytes of a block before its body.
+const FRONT: usize = 16;
 const BITS: usize = 12;
 const MIX: u32 = 0x9E37_79B1;
 pub const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -119,6 +121,37 @@ pub fn section_rows<'py>(
         }
     }
     Ok(Some((PyBytes::new(py, &hashes), blocks)))
+}
+
+/// (the blocks one after the other, their rows, their lengths) of neighbouring blocks of a section for another place. The
+/// first one is at `offset`, and will be at `size`. `before` and `now` start the checksums of both sections, together with
+/// the places. The lengths are unsigned integers of 32 bits. None if a block is damaged.
+#[pyfunction]
+pub fn moved_blocks<'py>(
+    py: Python<'py>,
+    blocks: &Bound<'py, PyList>,
+    offset: u32,
+    before: u32,
+    #[pyo3(from_py_with = some)] size: Option<u32>,
+    now: u32,
+) -> Option<(Bound<'py, PyBytes>, u64, Bound<'py, PyBytes>)> {
+    let size = size?;
+    let blocks: Vec<_> = blocks.iter().collect();
+    let blocks = all_bytes(&blocks)?;
+    let mut out = Writer::new(py, blocks.iter().map(|block| block.len()).sum())?;
+    let (mut at, mut rows, mut lengths) = (0u32, 0, Vec::with_capacity(4 * blocks.len()));
+    for block in blocks {
+        let (length, rest) = (u32::try_from(block.len()).ok()?, block.get(4..)?);
+        if block.len() < FRONT || crc32(rest, before ^ offset.checked_add(at)?) != u32_at(block, 0)? {
+            return None;
+        }
+        rows += u64::from(u32_at(block, 8)?);
+        out.add(&crc32(rest, now ^ size.checked_add(at)?).to_le_bytes());
+        out.add(rest);
+        lengths.extend_from_slice(&length.to_ne_bytes());
+        at = at.checked_add(length)?;
+    }
+    Some((out.finish(), rows, PyBytes::new(py, &lengths)))
 }
 
 /// The body of a block, and its flags. `size`: the bytes of all keys and values.

@@ -354,6 +354,18 @@ def _moved(stored: bytes, file: RunFile, offset: int, before: int, now: int) -> 
     return b"".join((_CRC.pack(crc32(rest, now)), rest))
 
 
+def _moved_blocks(stored: Stored, before: int, size: int, now: int) -> tuple[bytes, int, bytes]:
+    """(the blocks, for a place from byte `size` of a section on; their rows; their lengths, as an array's bytes).
+    `before` and `now` start the checksums of both sections, together with the places. CorruptData if one is damaged."""
+    moved: list[bytes] = []
+    offsets = stored.tail.offsets[stored.number : stored.number + len(stored.blocks)]
+    for offset, block in zip(offsets, stored.blocks, strict=True):
+        moved.append(_moved(block, stored.file, offset, before ^ offset, now ^ size))
+        size += len(block)
+    lengths = array("I", map(len, moved))
+    return b"".join(moved), sum([_BLOCK.unpack_from(block)[2] for block in moved]), lengths.tobytes()
+
+
 def _check_version(id: bytes, version: int) -> None:
     if version != VERSION:
         where = f"the run {run_key(id)!r}" if id else "the inline run of the head"
@@ -447,15 +459,20 @@ class SectionBuilder:
         if self._rows and first <= self._last:
             raise ValueError("the keys of a run ascend")
         self._end_block()
-        before = _seed(file.id, self._partition_seed)
-        for at, block in enumerate(blocks, number):
-            offset, start = tail.offsets[at], self._seed ^ self.size
-            moved = _moved(block, file, offset, before ^ offset, start)
-            self._rows += _BLOCK.unpack_from(moved)[2]
-            self._put(tail.first(at), moved)
+        before, offset = _seed(file.id, self._partition_seed), tail.offsets[number]
+        moved = None if _twin is None else _twin.moved_blocks(blocks, offset, before, self.size, self._seed)
+        if moved is None:
+            moved = _moved_blocks(stored, before, self.size, self._seed)
+        data, rows, lengths = moved
+        self._data.write(data)
+        self._lengths.frombytes(lengths)
+        self._firsts += [tail.first(at) for at in range(number, number + len(blocks))]
+        self._rows += rows
+        self.size += len(data)
+        length = len(blocks[-1])
         end = stored.end
         self._last = end[:-SEQUENCE_BYTES] + (int.from_bytes(end[-SEQUENCE_BYTES:]) - 1).to_bytes(SEQUENCE_BYTES)
-        self._copied = moved, start
+        self._copied = data[-length:], self._seed ^ (self.size - length)
         hash = hash_of(subject_of(first))
         if not self._hashes or self._hashes[-1] != hash:
             self._hashes.append(hash)

@@ -61,6 +61,8 @@ _SUSPECT = 16
 _TAIL_BYTES = 16 << 20
 _TAIL_FRAMES = 1 << 14
 """The most frames of the tail. A process that opens the space reads them first, in a microsecond each."""
+_EARLY = 2048, 4 << 20
+"""The transactions and the bytes of the tail with which an upkeep is due before the policy's number of transactions."""
 _ALL = 1 << 62, 1 << 62, 1 << 62
 _PATIENCE = 2
 """The factor by which a tail may be longer than at a due upkeep, while another process does the upkeep."""
@@ -83,7 +85,8 @@ _HEARTBEAT = 0.1
 
 def _length(behind: int, size: int, frames: int, upkeep: int) -> float:
     """The length of a tail: with 1 or more, an upkeep is due."""
-    return max(behind / upkeep, size / _TAIL_BYTES, frames / _TAIL_FRAMES)
+    early = min(behind / _EARLY[0], size / _EARLY[1])
+    return max(behind / upkeep, size / _TAIL_BYTES, frames / _TAIL_FRAMES, early)
 
 
 Upkeep = Callable[[Partition], bool]
@@ -869,7 +872,8 @@ class Committer:
         tail = partition.tail
         behind = partition.number - tail.watermark
         due = self._bring_forward
-        if behind < upkeep and tail.bytes < _TAIL_BYTES and tail.frames < _TAIL_FRAMES:
+        size, (some, early) = tail.bytes, _EARLY
+        if behind < upkeep and size < _TAIL_BYTES and tail.frames < _TAIL_FRAMES and (behind < some or size < early):
             turn = self._turn
             if not turn or not behind or behind % turn:
                 return

@@ -201,8 +201,12 @@ class PackBuilder:
             for number, record in zip(numbers, records, strict=True):
                 self.add(number, record)
             return
-        for number, length in zip(numbers, lengths, strict=True):
-            self._lengths[number - self._first] = length
+        if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:
+            begin = numbers[0] - self._first
+            self._lengths[begin : begin + len(numbers)] = array("I", lengths)
+        else:
+            for number, length in zip(numbers, lengths, strict=True):
+                self._lengths[number - self._first] = length
         self._records = len(records)
         ends = [*accumulate(lengths, initial=0)]
         at = 0

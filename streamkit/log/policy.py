@@ -14,7 +14,8 @@ NEVER = 1 << 62
 
 class Policy(NamedTuple):
     upkeep: int
-    """Transactions after which the index is brought forward. A process that opens the space reads at most so many."""
+    """Transactions after which the index is brought forward; earlier if they are large. A process that opens the space
+    reads at most so many."""
     frame: int
     """Frames up to this many bytes are copied into the index, so that a segment is read where its rows are."""
     inline: int
@@ -40,7 +41,7 @@ class Policy(NamedTuple):
 # Simulated, for 30 to 400 upkeeps: five runs and a share of 1.8 rewrite as many bytes as four and 2, and a reader meets
 # a tenth to a sixth fewer runs. Eight would save a tenth of the bytes, and a reader would meet up to a third more runs.
 LOCAL = Policy(
-    upkeep=2048,
+    upkeep=4096,
     frame=4 << 10,
     inline=8 << 10,
     merge=8 << 20,

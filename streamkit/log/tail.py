@@ -135,7 +135,8 @@ class Tail:
         for segment, removals in self.removals.items():
             if removals[-1][0] > watermark:
                 left.removals[segment] = [removal for removal in removals if removal[0] > watermark]
-        left.records = {number: record for number, record in self.records.items() if number > watermark}
+        if self.records and next(reversed(self.records)) > watermark:
+            left.records = {number: record for number, record in self.records.items() if number > watermark}
         left.keys = {key: row for key, row in self.keys.items() if row.number > watermark}
         left.bytes = sum(map(len, left.records.values()))
         left.frames = sum(map(len, left.pieces.values()))

@@ -17,14 +17,16 @@ import streamkit
 from harness.codecs import CODECS, choose, using
 from streamkit import Record, SegmentStatus, speed, writing
 from streamkit.checksum import crc32
+from streamkit.errors import CorruptData
 from streamkit.index import subject_filter
-from streamkit.index.run_format import SectionBuilder, decode_tail
+from streamkit.index.run_format import SectionBuilder, Stored, decode_section, decode_tail
 from streamkit.index.subject_filter import filter_of, hash_of, mask_of, passing, subject_of
 from streamkit.index.upkeep import index_rows
 from streamkit.log.freshness import Look
 from streamkit.log.ids import BITS, is_id, made_at
 from streamkit.log.keys import data_key, fence_key, idempotency_key, segment_key, transaction_key
 from streamkit.log.lone import LoneEncoder
+from streamkit.log.manifest import RunFile
 from streamkit.log.record_format import (
     Body,
     Header,
@@ -521,3 +523,44 @@ def test_a_section_has_the_same_bytes_from_both_encoders() -> None:
         assert found[0] == found[1] == [key for key, passes in zip(asked, masks, strict=True) if passes]
         assert set(keys[::2]) <= set(found[0])
     assert 0 < refused < CASES // 20
+
+
+def taken_over(data: bytes, file: RunFile, first: int, stop: int, before: int) -> tuple[bytes, RunFile] | str:
+    """A section with the blocks first..stop - 1 of another one, as they are, and `before` rows before them."""
+    try:
+        tail = decode_tail(data[-file.tail :], file, 7)
+        blocks = [data[tail.offsets[at] : tail.offsets[at + 1]] for at in range(first, stop)]
+        builder = SectionBuilder(b"i" * 16, 7)
+        builder.add([data_key("a", at + 1) for at in range(before)], [b"row"] * before)
+        builder.add_stored(Stored(file, tail, first, blocks))
+        return builder.finish()
+    except CorruptData as error:
+        return str(error)
+
+
+def test_blocks_that_are_taken_over_have_the_same_bytes_from_both_encoders_and_damage_is_found() -> None:
+    random, damaged = Random(SEED), 0
+    for case in range(CASES // 10):
+        builder = SectionBuilder(random.randbytes(16), 7)
+        rows = random.choice([40, 100])
+        values = [random.choice([random.randbytes(900), b"x" * random.randrange(2000)]) for _ in range(rows)]
+        builder.add([data_key("s", at + 1) for at in range(rows)], values)
+        data, file = builder.finish()
+        count = decode_tail(data[-file.tail :], file, 7).blocks
+        first = random.randrange(count - 1)
+        stop, before = random.randrange(first + 1, count), random.choice([0, 1, 200])
+        if random.random() < 0.3:
+            place = random.randrange(file.length - file.tail)
+            data = data[:place] + bytes([data[place] ^ 1 << random.randrange(8)]) + data[place + 1 :]
+        results = []
+        for codec in CODECS:
+            choose(codec)
+            results.append(taken_over(data, file, first, stop, before))
+        assert results[0] == results[1], f"case {case}"
+        damaged += isinstance(results[0], str)
+        if not isinstance(results[0], str):
+            keys, found = decode_section(*results[0], 7)
+            low, high = (int.from_bytes(keys[at][-8:]) for at in (before, -1))
+            assert keys[before:] == [data_key("s", sequence) for sequence in range(low, high + 1)]
+            assert found[before:] == values[low - 1 : high]
+    assert 0 < damaged < CASES // 20
