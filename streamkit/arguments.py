@@ -38,8 +38,6 @@ T = TypeVar("T")
 _PLAIN = (type(None), bool, int, str, bytes)
 _MOST = 1e15
 """Seconds: more than 30 million years. The milliseconds still fit a stored integer."""
-_SECONDS = (1_000_000_000, 100_000_000_000)
-"""From September 2001 on, as seconds; before March 1973, as milliseconds. No clock of a store shows that."""
 _MOST_SEQUENCES = 1_000_000
 """Sequences that one erasure names."""
 
@@ -90,16 +88,11 @@ def check_seconds(name: str, value: Any, *, positive: bool = False, endless: boo
 
 
 def check_timestamp(name: str, value: Any) -> None:
-    """Raise TypeError unless `value` is an int or None. ValueError for a time in seconds: no read would tell."""
+    """Raise TypeError unless `value` is an int or None."""
     if type(value) is not int and value is not None:
         dated = hasattr(value, "isoformat")  # a date or a datetime
         remedy = ": write int(moment.timestamp() * 1000), of a datetime with a time zone" if dated else ""
         raise TypeError(f"{name} is an int, in milliseconds since the epoch, not {type(value).__name__}{remedy}")
-    if value is not None and _SECONDS[0] <= value < _SECONDS[1]:
-        raise ValueError(
-            f"{name} is in milliseconds since the epoch, and {value} of them ended before 1974. If these are seconds, "
-            f"write {value}000"
-        )
 
 
 def check_poll(poll: Any) -> tuple[float, float] | None:

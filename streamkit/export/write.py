@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from ..arguments import check_names_of, check_timestamp
+from ..arguments import check_names_of
 from ..errors import PermanentError, StreamkitError
 from ..log.erased import erasures_of
 from ..log.partition import Partition
@@ -58,7 +58,6 @@ def export_store(
     """
     if until is not None and (type(until) is not int or not 0 <= until < 1 << 63):
         raise ValueError(f"until is a time in ms since the epoch, not {until!r:.40}")
-    check_timestamp("until", until)
     names = tuple(store.get_spaces()) if spaces is None else check_names_of("spaces", spaces, "space")
     target = local_path(path)
     _check_absent(target)

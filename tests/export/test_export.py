@@ -172,12 +172,6 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, until: Any) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_time_in_seconds_is_refused_with_the_fix(tmp_path: Path) -> None:
-    with streamkit.connect("memory://") as client, pytest.raises(ValueError, match="write 1767225600000"):
-        export_store(client.store(uuid4()), tmp_path / "one", until=1_767_225_600)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_until_leaves_out_what_came_later(tmp_path: Path) -> None:
     clock = ManualClock(time.time())
     store = client_of(MemoryDriver(uuid4().hex), clock).store(uuid4())

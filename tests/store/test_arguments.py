@@ -125,20 +125,6 @@ def test_a_datetime_as_a_timestamp_is_refused_with_the_fix(filled: Subject) -> N
             call()
 
 
-@pytest.mark.parametrize("seconds", [1_000_000_000, 1_767_225_600, 99_999_999_999])
-def test_seconds_in_place_of_milliseconds_are_refused_with_the_fix(filled: Subject, seconds: int) -> None:
-    for call in (
-        lambda: filled.store.consume_space("space", min_timestamp=seconds),
-        lambda: filled.store.consume_segment("space", "s", max_timestamp=seconds),
-        lambda: filled.store.consume({"space": None}, max_timestamp=seconds),
-        lambda: filled.store.archive("space", until=seconds),
-    ):
-        with pytest.raises(ValueError, match=f"of them ended before 1974. If these are seconds, write {seconds}000"):
-            call()
-    assert list(filled.store.consume_space("space", max_timestamp=999_999_999)) == []
-    assert len(list(filled.store.consume_space("space", min_timestamp=100_000_000_000))) == 3
-
-
 def test_a_status_in_place_of_an_offset_is_refused_with_the_fix(filled: Subject) -> None:
     status = filled.store.segment_status("space", "s")
     with pytest.raises(TypeError, match=r"not SegmentStatus: pass its \.space_offset"):
