@@ -114,7 +114,7 @@ class Router:
             table = node.routes
         route = table.get(method)
         if route is None:
-            allowed = ", ".join([*table, "OPTIONS"])
+            allowed = ", ".join(dict.fromkeys([*table, "OPTIONS"]))
             header = (b"allow", allowed.encode())
             if method == "OPTIONS":
                 return Route("OPTIONS", "", _options(header), ""), found

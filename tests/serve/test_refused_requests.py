@@ -213,6 +213,8 @@ def test_a_wrong_method_is_told_the_right_ones(empty: Served) -> None:
     check(refused, 405, "method-not-allowed")
     assert refused.headers["allow"] == "GET, POST, OPTIONS"
     assert empty.ask("OPTIONS", ENTRIES).headers["allow"] == "GET, POST, OPTIONS"
+    stream = empty.ask("PATCH", "/v1/stream/s").headers["allow"].split(", ")
+    assert sorted(stream) == ["DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"]
 
 
 @pytest.mark.parametrize(
