@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -40,6 +41,10 @@ class Statistics(msgspec.Struct, frozen=True):
     cache_hits: int = 0
     """Statuses and last entries that were found in memory."""
     cache_misses: int = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        counts = {name: getattr(self, name) for name in self.__struct_fields__[1:]}
+        return snapshot, (counts, dict(self.requests))
 
 
 Counters = dict[str, int]

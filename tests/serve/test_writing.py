@@ -42,6 +42,7 @@ def test_a_body_is_taken_by_its_type(served: Served, body: bytes, content_type: 
 
 
 EVENT = {"specversion": "1.0", "id": "7", "source": "/tests", "type": "paid"}
+EVENT_HEADERS = {f"Ce-{name.capitalize()}": value for name, value in EVENT.items()}
 
 
 @pytest.mark.parametrize(
@@ -55,11 +56,10 @@ EVENT = {"specversion": "1.0", "id": "7", "source": "/tests", "type": "paid"}
             b"x",
         ),
         ([{**EVENT, "data": 5}], {"Content-Type": "application/cloudevents-batch+json"}, b"5"),
-        (
-            b"raw",
-            {"Content-Type": "text/plain", **{f"Ce-{name.capitalize()}": value for name, value in EVENT.items()}},
-            b"raw",
-        ),
+        (b"raw", {"Content-Type": "text/plain", **EVENT_HEADERS}, b"raw"),
+        (b'{"json": 1}', {"Content-Type": "application/json", **EVENT_HEADERS}, b'{"json": 1}'),
+        (b'{"a": 1}\n', {"Content-Type": "application/x-ndjson", **EVENT_HEADERS}, b'{"a": 1}\n'),
+        (b"", EVENT_HEADERS, b""),
     ],
 )
 def test_a_cloud_event_is_taken_in_each_form(served: Served, body: Any, headers: dict[str, str], wanted: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,13 @@ def test_a_transaction_of_a_closed_handle_writes_nothing(subject: Subject) -> No
     with pytest.raises(StoreClosed):
         trx.__exit__(None, None, None)
     assert list(subject.store.get_spaces()) == []
+
+
+def test_statistics_pass_to_another_process(subject: Subject) -> None:
+    subject.store.produce("space", "s", [Record(b"1")])
+    found = subject.store.statistics()
+    copied = pickle.loads(pickle.dumps(found))
+    assert (copied, type(copied.requests)) == (found, type(found.requests))
 
 
 def test_handles_share_what_was_learned_and_close_the_storage_once(make_url: Callable[[str], str]) -> None:

@@ -91,20 +91,21 @@ def check_length(request: Request, array: bytes | msgspec.Raw) -> None:
 async def records_of(request: Request) -> list[Record]:
     """The records that a request's body holds. A Problem if it is damaged, or holds too many."""
     media_type = request.media_type
-    if not media_type:
+    is_event = cloudevents.is_binary(request)
+    if not media_type and not is_event:
         raise Problem("unsupported-media-type", "the request has no Content-Type; name the format of the body")
     body = await request.body()
-    if media_type == "application/json":
-        records = _of_json(request, body)
-    elif media_type in _NDJSON:
-        records = _of_ndjson(request, body)
-    elif media_type == cloudevents.STRUCTURED:
+    if media_type == cloudevents.STRUCTURED:
         records = [cloudevents.structured(body)]
     elif media_type == cloudevents.BATCH:
         check_length(request, body)
         records = cloudevents.batch(body)
-    elif cloudevents.is_binary(request):
+    elif is_event:  # its Content-Type is that of its data, also JSON
         records = [cloudevents.binary(request, body)]
+    elif media_type == "application/json":
+        records = _of_json(request, body)
+    elif media_type in _NDJSON:
+        records = _of_ndjson(request, body)
     else:
         records = [Record(body, _metadata_of(request))]
     check_count(request, len(records))
