@@ -350,6 +350,30 @@ def test_the_jobs_do_their_work_and_can_be_run_again(
     assert "archiving: 2 spaces" in capsys.readouterr().out
 
 
+def test_a_check_of_a_small_space_has_few_tasks(
+    spark: Any, both: Store, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from streamkit.spark.jobs import verify
+
+    find, frames = verify.find, []
+
+    def noted(*arguments: Any) -> Any:
+        frames.append(find(*arguments))
+        return frames[-1]
+
+    monkeypatch.setattr(verify, "find", noted)
+    usual = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "40")
+    try:
+        assert verify.job(["--url", url, "--store", str(both.id)]) == 0
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", usual)
+    assert frames[-1].cache().rdd.getNumPartitions() < 40, "as of the cached plan"
+    said = capsys.readouterr().out
+    assert f"{SPACE!r}: 0 findings\n" in said
+    assert said.endswith("\n0 findings\n")
+
+
 def test_a_damaged_archive_of_one_space_does_not_keep_the_others_from_being_restored(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,8 +440,8 @@ def test_a_job_refuses_in_one_line(name: str, both: Store, url: str, capsys: pyt
     more = {"rollup": ["--sql", "SELECT 1", "--output", "x"], "restore": ["--into", str(uuid4())]}.get(name, [])
     for given, says in (
         (["--store", str(nobody := uuid4())], f"the store {nobody} does not exist"),
-        (["--store", str(both.id), "--space", "nothing"], "no space 'nothing'"),
-        (["--store", "me"], "badly formed"),
+        (["--store", str(both.id), "--space", "nothing"], "no space 'nothing' in 1 store"),
+        (["--store", "me"], "--store takes UUIDs with commas between them, or *, not 'me'"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(lambda _, given=given: job(["--url", url, *given, *more]))

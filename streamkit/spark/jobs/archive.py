@@ -12,6 +12,7 @@ from ...archive.spread import Spread
 from ...client import connect
 from ...errors import LeaseNotAcquired
 from ...store import Store
+from ...terminal import amount
 from .command import arguments, existing, main, on_executors, say, spread_over, start, targets
 
 __all__ = ["job"]
@@ -42,6 +43,10 @@ def _archive(
         time.sleep(1.0)
 
 
+def _text(entries: int, files: int, removed: int) -> str:
+    return f"{amount(entries, 'entry')} in {amount(files, 'file')}, {amount(removed, 'transaction')} left the log"
+
+
 def job(given: Sequence[str] | None = None) -> int:
     parser = arguments("archive", "Move committed transactions into Delta tables.")
     parser.add_argument("--min-age", type=float, default=None, help="only transactions older than so many seconds")
@@ -59,7 +64,7 @@ def job(given: Sequence[str] | None = None) -> int:
     def task(store: str, space: str) -> str:
         with connect(url, archive=place) as client:
             entries, files, removed = _archive(existing(client, store, space), space, min_age, size, wait)
-        return f"{entries} entries in {files} files, {removed} transactions left the log"
+        return _text(entries, files, removed)
 
     spark = start("archive")
     if options.spread:
@@ -67,7 +72,7 @@ def job(given: Sequence[str] | None = None) -> int:
             for store, space in targets(options):
                 spread = spread_over(spark, url, place)
                 done = _archive(existing(client, store, space), space, min_age, size, wait, spread)
-                say(f"  {store} {space!r}: {done[0]} entries in {done[1]} files, {done[2]} transactions left the log")
+                say(f"  {store} {space!r}: {_text(*done)}")
         return 0
     found = on_executors(spark, targets(options), task, "archiving")
     return 1 if any(error for *_, error in found) else 0

@@ -14,7 +14,7 @@ from ...archive.spread import Rewritten, Spread, Task, Wrote, do_task
 from ...client import Client, connect
 from ...errors import PermanentError, StreamkitError
 from ...store import Store, inner
-from ...terminal import visible
+from ...terminal import amount, visible
 from ..session import session
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
         if options.store == "*":
             stores = there
         else:
-            stores = [UUID(part.strip()) for part in options.store.split(",")]
+            stores = [_store(part.strip()) for part in options.store.split(",")]
             for store in stores:
                 if store not in there:
                     raise ValueError(f"the store {store} does not exist under {options.url.partition('?')[0]}")
@@ -60,8 +60,16 @@ def targets(options: argparse.Namespace) -> list[tuple[str, str]]:
             spaces = list(client.store(store).get_spaces())
             found += [(str(store), space) for space in spaces if options.space in ("*", space)]
     if not found:
-        raise ValueError(f"there is no space {options.space!r} in {len(stores)} stores")
+        name = "" if options.space == "*" else f" {options.space!r}"
+        raise ValueError(f"there is no space{name} in {amount(len(stores), 'store')}")
     return found
+
+
+def _store(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ValueError(f"--store takes UUIDs with commas between them, or *, not {text[:60]!r}") from None
 
 
 def existing(client: Client, store: str, space: str) -> Store:
@@ -86,12 +94,13 @@ def on_executors(
         except (StreamkitError, ValueError) as error:
             return *pair, None, f"{type(error).__name__}: {error}"
 
-    say(f"{what}: {len(work)} spaces")
+    say(f"{what}: {amount(len(work), 'space')}")
     found = []
     for row in in_tasks(spark, work, run):
         found.append(row)
         store, space, result, error = row
-        say(f"  {len(found)}/{len(work)} {store} {space!r}: {error or result}")
+        text = amount(len(result), "finding") if isinstance(result, list) else result
+        say(f"  {len(found)}/{len(work)} {store} {space!r}: {error or text}")
     return found
 
 

@@ -11,6 +11,7 @@ from ...archive.compact import compact_space
 from ...archive.spread import Spread
 from ...client import connect
 from ...store import inner
+from ...terminal import amount
 from .command import arguments, existing, main, on_executors, say, spread_over, start, targets
 
 __all__ = ["job"]
@@ -32,7 +33,7 @@ def job(given: Sequence[str] | None = None) -> int:
         with connect(url, archive=place) as client:
             archive = inner(existing(client, store, space)).archive(space)
             before, after, removed = compact_space(archive, size, hours, spread=spread)
-        return f"{before} files became {after}; {removed} old ones removed"
+        return f"{amount(before, 'file')} became {after:,}; {amount(removed, 'old file')} removed"
 
     spark = start("compact")
     if options.spread:

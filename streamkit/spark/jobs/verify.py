@@ -13,6 +13,7 @@ from ...errors import StreamkitError
 from ...log.partition import Partition
 from ...log.visible import floor_of
 from ...store import Store
+from ...terminal import amount
 from ..native import ReadPlan, frame_of, plan
 from ..options import parse
 from ..overtaken import planned_again
@@ -42,7 +43,7 @@ def find(spark: SparkSession, url: str, work: Sequence[tuple[str, str]], archive
         rows += [(store, space, place, problem) for place, problem in found or ()]
         if error:
             rows.append((store, space, "log", error))
-    say(f"checking the entries of both tiers: {len(work)} spaces")
+    say(f"checking the entries of both tiers: {amount(len(work), 'space')}")
     known = {(store, space) for store, space, *_ in rows}
     # A known damaged partition would end the query over all the others.
     frame, failed, thinned = _together(spark, url, [pair for pair in work if pair not in known], archive)
@@ -126,6 +127,8 @@ def job(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     spark = start("verify")
     work = targets(options)
+    # Otherwise Spark keeps all shuffle partitions of a cached frame: 600 tasks for a space of ten entries.
+    spark.conf.set("spark.sql.optimizer.canChangeCachedPlanOutputPartitioning", "true")
 
     def query() -> tuple[DataFrame, int]:
         found = find(spark, options.url, work, options.archive).cache()
@@ -136,7 +139,7 @@ def job(given: Sequence[str] | None = None) -> int:
         say(f"  {row.store} {row.space!r} {row.place}: {row.problem}")
     if options.findings:
         found.write.mode("overwrite").parquet(options.findings)
-    say(f"{count} findings")
+    say(amount(count, "finding"))
     return 1 if count else 0
 
 
