@@ -248,11 +248,14 @@ class Committer:
             self._lead_alone = lead = Lead(Lock(), get_ident())
         try:
             with lead.alive:
-                with self._mutex:
-                    leader = self._leader
-                    if self._queue or self._flight is not None or (leader is not lead and leader.alive.locked()):
-                        return None
-                    self._leader = lead
+                leader = self._leader
+                if leader is not lead and leader.alive.locked():
+                    return None
+                # Up to the assignment nothing is called, so no other thread runs. Others queue up before they look for
+                # a leader. If two led, one of them would lose its number and try again.
+                if self._queue or self._flight is not None or self._leader is not leader:
+                    return None
+                self._leader = lead
                 base = partition.lone_base(segment)
                 if base is not None:
                     partition.counters["cache_hits"] += 1
@@ -355,19 +358,18 @@ class Committer:
             # A signal handler calls in the middle of another call of this thread, which holds the lock.
             raise refused()
         with self._mutex:
+            self._queue.append(request)
             leader = self._leader
             if leader.alive.locked():
                 if leader.thread != thread:
                     request.turn = threading.Lock()
                     request.turn.acquire()
-                    self._queue.append(request)
                     return False
                 # The named request waits below this call, in the same thread, so it cannot begin to lead.
                 if leader.leads:
                     raise refused()
             request.leads = True
             self._leader = request
-            self._queue.append(request)
         return True
 
     def _lead(self, request: Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -160,4 +161,41 @@ def test_threads_beside_each_other_lose_no_turn(store: Store, codec: str) -> Non
     finally:
         sys.setswitchinterval(before)
     assert [entry.sequence for entry in store.consume_segment("s", "a")] == list(range(1, 162))
+    assert store.statistics().conflicts == 0
+
+
+def test_a_thread_that_looks_for_a_leader_follows_one_that_begins_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (committer,) = store._shared.spaces["s"].committers
+    backend, inside, done = committer.partition.backend, threading.Event(), threading.Event()
+    put = backend.put
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        if threading.current_thread() is neighbour:
+            inside.set()
+            while not committer._queue and not done.is_set():
+                time.sleep(0.001)
+        return put(*arguments, **named)
+
+    def look(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_return" and argument.__name__ == "locked" and frame.f_code is committer.commit_alone.__code__:
+            looks.append(frame.f_lineno)
+            sys.setprofile(None)
+            neighbour.start()
+            assert inside.wait(PATIENCE)
+
+    monkeypatch.setattr(backend, "put", slow)
+    first = threading.Thread(target=store.produce, args=("s", "a", [Record(b"of a thread that ended")]))
+    neighbour, looks = threading.Thread(target=store.produce, args=("s", "b", [Record(b"neighbour")])), []
+    first.start()
+    first.join(PATIENCE)
+    sys.setprofile(look)
+    try:
+        store.produce("s", "a", [Record(b"")])
+    finally:
+        sys.setprofile(None)
+    done.set()
+    neighbour.join(PATIENCE)
+    assert looks
     assert store.statistics().conflicts == 0
