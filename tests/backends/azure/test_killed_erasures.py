@@ -71,7 +71,6 @@ def test_upkeep_removes_every_byte_that_a_killed_process_has_left(
     covered: Callable[[str, int], None],
     work: Callable[[Store], None],
 ) -> None:
-    monkeypatch.setattr("streamkit_azure.leftovers.WRITING", -60.0)  # as an hour later
     world, kill, killed, at = account_of(azurite, scratch), Kill(monkeypatch), True, 1
     while killed:
         id, tag = uuid4(), os.urandom(24)
@@ -95,6 +94,9 @@ def test_upkeep_removes_every_byte_that_a_killed_process_has_left(
                 assert [entry.payload for entry in store.consume_segment("a", "s")] == [b"kept"] * 2
             else:
                 delete(store)
+            with monkeypatch.context() as later:
+                later.setattr("streamkit_azure.leftovers.WRITING", -60.0)  # as an hour later
+                store.maintain()
             assert found_in(world.stored(), tag) == [], f"killed before request {at}"
             assert store.verify().ok
             client.delete_store(id)
