@@ -163,7 +163,11 @@ def restore(
     assert origin is not None
     other = store_uuid(origin, "--from")
     with (
-        open_client(from_url or named.url, from_archive or (None if from_url else named.archive)) as client,
+        open_client(
+            from_url or named.url,
+            from_archive or named.archive,
+            beside=from_url is not None and from_archive is None,
+        ) as client,
         named.open() as opened,
         progress("restoring", unit="entries") as bar,
     ):

@@ -106,9 +106,12 @@ def resolved_archive(archive: str | None) -> str | None:
     return place if place is None or "://" in place else Path(place).absolute().as_uri()
 
 
-def open_client(url: str | None, archive: str | None = None) -> Client:
-    """The client of --url, $STREAMKIT_URL or ./streamkit-data. A malformed URL is wrong usage."""
-    place = resolved_archive(archive)
+def open_client(url: str | None, archive: str | None = None, *, beside: bool = False) -> Client:
+    """The client of --url, $STREAMKIT_URL or ./streamkit-data. A malformed URL is wrong usage.
+
+    `beside`: the archives are beside the stores, whatever $STREAMKIT_ARCHIVE says.
+    """
+    place = None if beside else resolved_archive(archive)
     hint = "--archive"
     try:
         if place is not None:

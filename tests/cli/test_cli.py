@@ -818,6 +818,19 @@ def test_an_archive_that_is_elsewhere_is_named_by_option_or_environment(
         assert len(list(client.store(cli.store).consume_space("orders"))) == 10
 
 
+def test_a_space_is_restored_from_another_url_whose_archives_are_beside_it(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("deltalake")
+    cli("produce", "orders", "--segment-key", "order", cli.file("o.ndjson", ORDERS))
+    assert cli("archive", "orders").code == 0
+    monkeypatch.setenv("STREAMKIT_ARCHIVE", f"file://{cli.folder}/cold")
+    target = ("--url", f"file://{cli.folder}/other", "--store", str(uuid4()))
+    restored = cli("restore", "orders", "--from", str(cli.store), "--from-url", cli.url, "--cold", *target)
+    assert (restored.code, restored.err) == (0, "")
+    assert len(cli("consume", "orders", "--json", *target).lines) == 10
+
+
 @pytest.mark.parametrize("named", ["by option", "by environment"])
 def test_several_processes_archive_to_a_place_that_is_elsewhere(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, named: str
