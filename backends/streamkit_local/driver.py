@@ -115,12 +115,16 @@ class LocalDriver:
                     os.rename(path, hidden)
                     mark_deleted(hidden, self._timeout)
                 sync_directory(self._root)
-            remove_tree(os.path.join(self._root, "archive", str(store)), ignore_errors=True)
+            archives = os.path.join(self._root, "archive")
+            remove_tree(os.path.join(archives, str(store)), ignore_errors=True)
             with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(self._root, "archive"))  # if that was the last one
-            for name in os.listdir(self._root) if os.path.isdir(self._root) else ():
-                if name.startswith((f".deleted-{store}-", f".new-{store}-")):
-                    remove_directory(os.path.join(self._root, name))
+                sync_directory(archives)  # it does not come back after a power cut
+                os.rmdir(archives)  # if that was the last one
+            if os.path.isdir(self._root):
+                for name in os.listdir(self._root):
+                    if name.startswith((f".deleted-{store}-", f".new-{store}-")):
+                        remove_directory(os.path.join(self._root, name))
+                sync_directory(self._root)
         except OSError as error:
             raise system_fault(error, path) from error
 

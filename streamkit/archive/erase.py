@@ -205,7 +205,7 @@ def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
     No later version can name one: its commit would replace a file with the same rows, which is replaced already, or
     build on an earlier version.
     """
-    table = archive.table
+    table, paths = archive.table, [""]
     for info in stored_files(table):
         path = info.path
         if path in named:
@@ -214,8 +214,10 @@ def _delete_old(archive: Archive, named: Set[str], spans: Spans) -> None:
             if is_left_behind(table, info) or _holds(archive, path, spans):
                 with table.mapped():
                     table.filesystem.delete_file(path)
+                paths.append(path)
         except Gone:
             continue
+    table.keep_deletions(paths)
 
 
 def stored_files(table: Table) -> list[Any]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from ..backend import Ambiguous
 from ..errors import CorruptData, TransientError
 from .delta_log import DIRECTORY
-from .durable import Synced, keep, make_directories
+from .durable import Synced, keep, make_directories, sync
 from .errors import mapped
 from .snapshot import Gone
 
@@ -131,6 +131,13 @@ class TableFiles:
         if self._synced is not None:
             with self.mapped():
                 self._synced.sync(files)
+
+    def keep_deletions(self, paths: Iterable[str]) -> None:
+        """Files at `paths`, and those beside them, that were deleted do not come back after a power cut."""
+        if self.directory is not None:
+            for directory in {os.path.dirname(os.path.join(self.directory, path)) for path in paths}:
+                with contextlib.suppress(FileNotFoundError):
+                    sync(directory)
 
     def write(self, path: str, data: Any) -> None:
         """Write a new file from an Arrow buffer. It is on stable storage when this returns, also its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -14,6 +15,7 @@ from urllib.parse import unquote
 from uuid import UUID
 
 from ..errors import AccessDenied
+from .durable import sync
 from .errors import Damaged, Elsewhere, mapped, says_no_bucket
 
 __all__ = ["ArchiveLocation", "path_name", "space_name"]
@@ -104,6 +106,8 @@ class ArchiveLocation(NamedTuple):
             path = unquote(url.removeprefix("file://"))
             for attempt in range(_TRIES):
                 if not os.path.lexists(path):
+                    with contextlib.suppress(FileNotFoundError, PermissionError):
+                        sync(os.path.dirname(path))  # it does not come back after a power cut
                     return
                 try:
                     shutil.rmtree(path)

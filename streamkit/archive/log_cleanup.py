@@ -60,6 +60,7 @@ def forget_versions(table: TableFiles, first: int) -> None:
     with table.mapped():
         found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
     _delete_before(table, first, [info.base_name for info in found])
+    table.keep_deletions([f"{DIRECTORY}/"])
 
 
 def _delete_before(table: TableFiles, first: int, names: Iterable[str]) -> int:

@@ -433,9 +433,11 @@ class Table(TableFiles):
         """Delete files of an abandoned commit. Files that the table names stay."""
         state = self.state()
         named = {self.path_of(added.path) for added in state.added.values()} if state is not None else set()
-        for path in {file.path for file in files} - named:
+        paths = {file.path for file in files} - named
+        for path in paths:
             with self.mapped(), contextlib.suppress(FileNotFoundError):
                 self.filesystem.delete_file(path)
+        self.keep_deletions(paths)
 
     def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
         """Forget files whose transactions were trimmed. False if the table has a newer version."""

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 
 from ..errors import Unavailable
 
-__all__ = ["SCRATCH", "ViewFiles", "writing"]
+__all__ = ["SCRATCH", "ViewFiles", "sync_names", "writing"]
 
 SCRATCH = ".published"
 """The end of the name of a copy that a process publishes from."""
@@ -213,9 +213,12 @@ class ViewFiles:
                 os.unlink(os.path.join(self.directory, name))
 
     def remove(self, build: str) -> None:
-        """Remove a build that nothing links to."""
+        """Remove a build that nothing links to. It does not come back after a power cut, because it may hold erased
+        entries."""
         name = os.path.basename(build)
+        sync_names(os.path.dirname(self.path))  # of the link to its successor
         self._remove([f"{name}{suffix}" for suffix in _OF_A_BUILD])
+        sync_names(self.directory)
 
     def delete(self) -> None:
         """All of it, of all versions."""
@@ -225,6 +228,16 @@ class ViewFiles:
         with contextlib.suppress(FileNotFoundError):
             self._remove(os.listdir(self.directory))
             os.rmdir(self.directory)
+
+
+def sync_names(directory: str) -> None:
+    """Sync the names in a directory to stable storage."""
+    with contextlib.suppress(OSError):
+        fd = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _version(path: str) -> int:

@@ -24,7 +24,7 @@ from ..errors import UNREADABLE, MissingDependency, PermanentError, StreamkitErr
 from ..store import Store, inner
 from ..warn import warn
 from .database import mapped, open_reader, read_state
-from .files import writing
+from .files import sync_names, writing
 
 __all__ = [
     "Outdated",
@@ -326,6 +326,7 @@ class _Files:
                     with contextlib.suppress(FileNotFoundError):  # as another one does the same
                         os.unlink(os.path.join(directory, name))
                         count += name.endswith(suffix)
+            sync_names(directory)  # they do not come back after a power cut
         return count
 
 

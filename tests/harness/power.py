@@ -14,7 +14,7 @@ import pytest
 
 __all__ = ["Disk", "PowerCut"]
 
-_CHANGES = ["fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink"]
+_CHANGES = ["fdatasync", "fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink"]
 
 
 class PowerCut(BaseException):
@@ -26,7 +26,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._noted = root.with_name(root.name + ".cut")
+        self.noted = root.with_name(root.name + ".cut")
         self.calls = 0
         """The number of calls so far that changed or synced something."""
         self._contents: dict[int, bytes] = {}
@@ -70,8 +70,8 @@ class Disk:
             if before is not None:
                 before(self.calls)
             result = call(*arguments, **options)
-            if name == "fsync":
-                self._synced(os.dup(arguments[0]))
+            if name in ("fdatasync", "fsync"):
+                self._synced(os.open(f"/proc/self/fd/{arguments[0]}", os.O_RDONLY))  # it may be open for writing only
             return result
 
         return wrapped
@@ -81,7 +81,7 @@ class Disk:
 
         `torn`: also names that were not synced, without their contents, as a file system may leave them.
         """
-        above, to = self.root.parent, self._noted
+        above, to = self.root.parent, self.noted
         shutil.rmtree(to, ignore_errors=True)
         to.mkdir()
         there = dict(self._names[above.stat().st_ino])
@@ -106,7 +106,7 @@ class Disk:
     def swap(self) -> None:
         """Restore the noted state."""
         shutil.rmtree(self.root, ignore_errors=True)
-        self._noted.rename(self.root)
+        self.noted.rename(self.root)
         for fd in self._kept:
             os.close(fd)
         self._kept.clear()
