@@ -23,7 +23,7 @@ group = typer.Typer(help="Show a group, bring dead letters back, move it, or del
 queue = typer.Typer(help="Put jobs into a queue, and take them out.", no_args_is_help=True)
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", show_default=False)]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many lines.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most this many lines.")]
 
 
 @with_store
@@ -160,9 +160,9 @@ def put(
         str | None,
         typer.Argument(metavar="PAYLOAD", help="The job. Without it, each line of standard input is one."),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The key of the job. Keys are served in turn.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="The key of the job. Keys are served in turn.")] = None,
     delay: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Wait before the job is delivered.")] = 0.0,
-    priority: Annotated[int, typer.Option(min=-100, max=100, help="The priority. Higher ones first.")] = 0,
+    priority: Annotated[int, typer.Option(min=-100, max=100, metavar="N", help="The priority. Higher ones first.")] = 0,
 ) -> None:
     """Add jobs to a queue. A queue that does not exist is made.
 

@@ -25,7 +25,7 @@ __all__ = ["consume", "follow", "peek"]
 
 Segment = Annotated[str | None, typer.Option("--segment", metavar="SEGMENT", help="Read only this segment.")]
 SkipGaps = Annotated[bool, typer.Option("--skip-gaps", help="Read on where entries were trimmed: no error.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most this many entries; 0 for all.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="At most this many entries; 0 for all.")]
 
 
 @with_store
@@ -37,8 +37,12 @@ def consume(
         list[str] | None,
         typer.Option(metavar="HEX", help="Begin after this offset. With several spaces: SPACE=HEX, once for each."),
     ] = None,
-    min_sequence: Annotated[int, typer.Option(min=0, help="With --segment: begin at this sequence.")] = 0,
-    max_sequence: Annotated[int, typer.Option(min=0, help="With --segment: end at this sequence.")] = 0,
+    min_sequence: Annotated[
+        int, typer.Option(min=0, metavar="SEQUENCE", help="With --segment: begin at this sequence.")
+    ] = 0,
+    max_sequence: Annotated[
+        int, typer.Option(min=0, metavar="SEQUENCE", help="With --segment: end at this sequence.")
+    ] = 0,
     min_timestamp: MinTimestamp = 0,
     max_timestamp: MaxTimestamp = 0,
     limit: Limit = 0,
@@ -108,7 +112,9 @@ def follow(
     space: SpaceName,
     segment: Segment = None,
     offset: Annotated[str | None, typer.Option(metavar="HEX", help="Begin after this offset.")] = None,
-    after: Annotated[int, typer.Option(min=0, help="With --segment: begin after this sequence.")] = 0,
+    after: Annotated[
+        int, typer.Option(min=0, metavar="SEQUENCE", help="With --segment: begin after this sequence.")
+    ] = 0,
     timeout: Annotated[
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="End after this many seconds without an entry. Without it, never."),

@@ -32,7 +32,10 @@ def trim(
     space: SpaceName,
     segment: OneSegment = None,
     before: Annotated[
-        str | None, typer.Option(help="Remove entries before this: a sequence for a segment, an offset for a space.")
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="Remove entries before this: a sequence for a segment, an offset for a space."
+        ),
     ] = None,
     keep_entries: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N entries.")] = None,
     keep_bytes: Annotated[

@@ -21,8 +21,8 @@ __all__ = ["console", "keys", "serve"]
 
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 4437,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="The number of processes.")] = 1,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one.")] = 4437,
+    workers: Annotated[int, typer.Option(min=1, max=256, metavar="N", help="The number of processes.")] = 1,
     keys: Annotated[Path | None, typer.Option(metavar="FILE", help="Require one of the keys in this file.")] = None,
     jwt_secret: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Accept JWT that are signed with the secret in this file.")
@@ -143,7 +143,7 @@ def _tell(address: str) -> None:
 
 
 def console(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 takes a free one.")] = 0,
     open_browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the browser; the address is printed in any case.")
     ] = True,
@@ -199,7 +199,9 @@ KeysFile = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys
 @keys.command()
 def create(
     file: KeysFile,
-    scope: Annotated[list[str], typer.Option(help="read, write, delete or admin; repeat it for several.")],
+    scope: Annotated[
+        list[str], typer.Option(metavar="SCOPE", help="read, write, delete or admin; repeat it for several.")
+    ],
     store: Annotated[
         list[str] | None, typer.Option(metavar="UUID", help="Restrict the key to this store; repeat it for several.")
     ] = None,
@@ -217,7 +219,7 @@ def create(
     ] = None,
     name: Annotated[str, typer.Option(metavar="TEXT", help="A remark, for `keys list`.")] = "",
     priority: Annotated[
-        int, typer.Option(help="Requests of a lower priority than others wait when the server is busy.")
+        int, typer.Option(metavar="N", help="Requests of a lower priority than others wait when the server is busy.")
     ] = 0,
 ) -> None:
     """Make a key and print it. It is shown only now: the file holds its SHA-256."""

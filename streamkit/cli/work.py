@@ -33,9 +33,11 @@ def work(
     ],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command to run.", show_default=False)],
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="The name of the consumer.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Jobs at the same time.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Jobs that are claimed together.")] = 1,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Run for this long. Without it, until stopped.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs at the same time.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Jobs that are claimed together.")] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Run for this long. Without it, until stopped.")
+    ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to do now.")] = False,
 ) -> None:
     """Run COMMAND for each entry, with the payload on its standard input.

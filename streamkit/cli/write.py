@@ -25,8 +25,12 @@ __all__ = ["create", "produce"]
 def create(
     opened: Store,
     space: SpaceName,
-    partitions: Annotated[int, typer.Option(min=1, help="The number of partitions. It cannot be changed later.")] = 1,
-    durability: Annotated[str, typer.Option(help="committed, or buffered (local disk only).")] = "committed",
+    partitions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The number of partitions. It cannot be changed later.")
+    ] = 1,
+    durability: Annotated[
+        str, typer.Option(metavar="NAME", help="committed, or buffered (local disk only).")
+    ] = "committed",
     json: Json = False,
 ) -> None:
     """Create a space with more partitions, or another durability, than its first write would give it.

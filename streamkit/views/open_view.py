@@ -68,6 +68,8 @@ def open_view(
     for method in ("setup", "apply", "load", "erase"):
         if hasattr(view, method):
             check_function(f"{type(view).__name__}.{method}", getattr(view, method), "a database")
+    if getattr(view.apply, "__func__", None) is View.apply:
+        raise TypeError(f"{type(view).__name__} has no apply(self, db, entries): a view needs one")
     names = check_names_of("spaces", spaces, "space")
     if not names:
         raise ValueError("a view follows at least one space")

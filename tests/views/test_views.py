@@ -502,6 +502,8 @@ def test_arguments_are_checked(subject: Subject, path: str) -> None:
         store.view("names", Names(), spaces="orders", path=path)
     with pytest.raises(TypeError, match=r"not the class Names: write Names\(\)"):
         store.view("names", Names, spaces=["orders"], path=path)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"View has no apply\(self, db, entries\): a view needs one"):
+        store.view("names", streamkit.View(), spaces=["orders"], path=path)
     with pytest.raises(ValueError, match="at least one space"):
         store.view("names", Names(), spaces=[], path=path)
     with pytest.raises(ValueError, match="on_error"):
