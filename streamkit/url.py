@@ -21,6 +21,9 @@ def split_url(url: str) -> SplitResult:
     """The parts of `url`, still escaped. ValueError for text that is no URL."""
     from urllib.parse import urlsplit
 
+    if any(character in url.rstrip("\r\n") for character in "\t\r\n"):
+        # urlsplit would leave them out, and name another place. One at the end is a file's.
+        raise ValueError("the URL has a line break or a tab in it")
     try:
         return urlsplit(url)
     except ValueError:
