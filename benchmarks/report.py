@@ -18,7 +18,7 @@ class Run(msgspec.Struct, frozen=True):
 
 _APPEND = (
     "A commit of one record makes 20 Python calls. With the twin, the commit takes about 8 µs of CPU: 6.5 in the "
-    "interpreter and the twin, and 1.5 in the kernel. Upkeep takes 4 more. SQLite is written in C, and takes 13 in all."
+    "interpreter and the twin, and 1.5 in the kernel. Upkeep takes 3 more. SQLite is written in C, and takes 13 in all."
 )
 _READ_ONES = (
     "Without the twin, a record takes about 2 µs of CPU. To find it and to hand it out takes 0.4. Python calls C "
