@@ -21,7 +21,7 @@ thread that holds the lock of the module may make the module's decoders."""
 
 _PATIENCE = 10.0
 """The most seconds for which a fork waits for the imports of other threads."""
-_module_locks: Mapping[str, Callable[[], object]] = getattr(sys.modules["_frozen_importlib"], "_module_locks", {})
+_module_locks: Mapping[str, Callable[[], object]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
 """Weak references to Python's locks of the modules that are imported now."""
 
 
