@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from ..backend import Backend
 from ..errors import CorruptData
@@ -11,14 +11,16 @@ from .answers import WINDOW
 from .inbox_message import InboxMessage, decode_message, is_in_key, posted_at
 from .keys import inbox_key
 from .partition import Partition
+from .request import Part
 
 __all__ = ["clear_inbox", "drop_inbox"]
 
 _KEYS = 1000
 
 
-def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
-    """Remove the messages that are settled or void, and all that write to `segments`. Returns their number.
+def clear_inbox(partition: Partition, is_erased: Callable[[Part], bool] | None = None) -> int:
+    """Remove the messages that are settled or void, and all with a part of which `is_erased` is true.
+    Returns their number.
 
     If a removed message's request was not committed, its own process commits it.
     """
@@ -36,10 +38,11 @@ def clear_inbox(partition: Partition, segments: Collection[str] = ()) -> int:
         settled = _settled(partition, min(posted_at(incarnation, message_key) for message_key in open_ones))
         for message_key, inbox_message in zip(open_ones, _messages(partition, key, open_ones), strict=True):
             if inbox_message is None:
-                if segments:
+                if is_erased is not None:
                     gone.append(message_key)
-            elif inbox_message.ids() <= settled or any(
-                part.segment in segments for request in inbox_message.requests for part in request.parts
+            elif inbox_message.ids() <= settled or (
+                is_erased is not None
+                and any(map(is_erased, (part for request in inbox_message.requests for part in request.parts)))
             ):
                 gone.append(message_key)
     _delete(backend, key, gone)

@@ -17,10 +17,11 @@ from ..log.batches import Batch, Bounds, Needles
 from ..log.commit import Committer
 from ..log.erased import erasures_of
 from ..log.floors import Control, Erasure, joined
+from ..log.inbox_cleanup import clear_inbox
 from ..log.partition import Partition
 from ..log.read_partition import partition_batches
 from ..log.read_segment import segment_batches
-from ..log.request import Request
+from ..log.request import Part, Request
 from ..log.segment_view import row_of
 from ..log.segments import all_segments
 from ..model import Entry
@@ -66,6 +67,15 @@ class _Wanted(NamedTuple):
         if self.glob is None or segment == self.glob:
             return True
         return self.sequences is None and fnmatchcase(segment, self.glob)
+
+    def may_take(self, part: Part) -> bool:
+        """True if records that are to be appended to a segment may be wanted."""
+        if not self.takes(part.segment) or part.body is None:
+            return False
+        if self.metadata is None or len(part.body.data) != part.body.raw:  # it is compressed
+            return True
+        data = bytes(part.body.data)
+        return all(text.encode() in data for pair in self.metadata.items() for text in pair)
 
     def covers(self, sequence: int) -> bool:
         if self.sequences is not None and sequence not in self.sequences:
@@ -154,6 +164,8 @@ def erase_space(
         partition = committer.partition
         partition.refresh()
         done = done.plus(finish(partition, copies) if partition.erasing else _clean_again(partition, wanted, copies))
+        # Requests of killed processes, which another one might commit later. A living process commits its own.
+        clear_inbox(partition, wanted.may_take)
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
     total = _completed(total, done, space.partitions[0].clock)
     if forgotten and (places := copies.derived(space.name)):

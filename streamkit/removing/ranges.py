@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from ..log.floors import Erasure, joined, overlapping
 from ..log.keys import data_range
+from ..log.request import Part
 
 __all__ = ["Ranges"]
 
@@ -35,6 +36,9 @@ class Ranges:
         ranges = self.by_segment.get(segment, ())
         at = bisect_left(ranges, (sequence + 1, 0)) - 1 if ranges else -1
         return "erased" if at >= 0 and ranges[at][0] <= sequence <= ranges[at][1] else ""
+
+    def has_segment(self, part: Part) -> bool:
+        return part.segment in self.by_segment
 
     def holds(self, segment: str, first: int, last: int) -> bool:
         """True if one of the sequences first..last is erased."""

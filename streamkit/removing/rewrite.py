@@ -65,7 +65,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
         if after != head and not move_head(partition, head, after, made):
             continue
         done = done.plus(changed).plus(clean_copies(partition, ranges))
-        clear_inbox(partition, ranges.by_segment.keys())
+        clear_inbox(partition, ranges.has_segment)
         done = done.plus(clear_leftovers(partition))
         if done.unfinished:
             return done

@@ -691,6 +691,29 @@ def test_letters_with_what_was_erased_are_gone(shared: Shared) -> None:
     assert found_in(shared.stored(), secret[::-1])
 
 
+@pytest.mark.parametrize("by", [{"segment": "user"}, {"segment": "us*"}, {"metadata": {"subject": "17"}}], ids=str)
+@pytest.mark.parametrize("size", [10, 5000])
+def test_the_request_of_a_killed_process_is_not_committed_after_an_erasure(
+    shared: Shared, by: dict[str, Any], size: int
+) -> None:
+    """Nothing of it was committed before, so no entry names its segment."""
+    poster, hooks, other = begun(shared)
+    secret = b"a secret of user seventeen"
+
+    def kill() -> None:
+        raise Crash("killed")
+
+    for segment, payload, subject in (("user", secret + bytes(size), "17"), ("stays", b"stays", "18")):
+        once(hooks, "posted", kill)
+        with pytest.raises(Crash):
+            poster.produce("s", segment, [Record(payload, {"subject": subject})])
+    other.erase("s", **by)
+    assert found_in(shared.stored(), secret) == []
+    combine(other, "s", 0)
+    assert shared.payloads("user") == []
+    assert shared.payloads("stays") == [b"stays"]
+
+
 def test_upkeep_removes_letters_that_are_settled_and_those_that_are_too_old(shared: Shared) -> None:
     other = leave_letters(shared, b"a secret of user seventeen")
     assert len(shared.letters()) >= 3
