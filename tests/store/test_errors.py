@@ -40,10 +40,10 @@ def drop(store: Store) -> None:
 def test_records_of_a_dropped_transaction_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Python does not show the ResourceWarning unless it is asked to."""
     with streamkit.connect(f"memory://{uuid4()}") as client, client.store(uuid4()) as store:
-        with pytest.warns(ResourceWarning, match="dropped with 1 parts"):
+        with pytest.warns(ResourceWarning, match="dropped with 1 part, and nothing was written"):
             drop(store)
         assert list(store.get_spaces()) == []
-    assert ["dropped with 1 parts, and nothing was written" in text for text in caplog.messages] == [True]
+    assert ["dropped with 1 part, and nothing was written" in text for text in caplog.messages] == [True]
 
 
 def test_an_id_that_is_none_is_named() -> None:
