@@ -55,23 +55,11 @@ struct Words<'a> {
 impl<'a> Words<'a> {
     fn of(view: &'a View) -> Option<Self> {
         let at = |word: usize| {
-            let place = view
-                .bytes()
-                .get(8 * word..8 * word + 8)?
-                .as_ptr()
-                .cast_mut()
-                .cast::<u64>();
+            let place = view.bytes().get(8 * word..8 * word + 8)?.as_ptr().cast_mut().cast::<u64>();
             // SAFETY: the bytes are of a shared map that may be written to. They stay where they are while the view lives.
-            place
-                .is_aligned()
-                .then(|| unsafe { AtomicU64::from_ptr(place) })
+            place.is_aligned().then(|| unsafe { AtomicU64::from_ptr(place) })
         };
-        Some(Words {
-            end: at(END)?,
-            base: at(BASE)?,
-            synced: at(SYNCED)?,
-            dirty: at(DIRTY)?,
-        })
+        Some(Words { end: at(END)?, base: at(BASE)?, synced: at(SYNCED)?, dirty: at(DIRTY)? })
     }
 
     fn are(&self, end: u64, base: u64) -> bool {
@@ -83,8 +71,7 @@ impl<'a> Words<'a> {
 
 /// A position in one word, with 16 bits that check it: see `seal` in backends/streamkit_local/head.py.
 fn seal(position: u64) -> Option<u64> {
-    (position >> 48 == 0)
-        .then(|| position << 16 | (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
+    (position >> 48 == 0).then(|| position << 16 | (position + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
 }
 
 /// Appends to a partition's log.
@@ -101,16 +88,8 @@ pub struct Appender {
 impl Appender {
     #[new]
     fn new(words: Py<PyAny>, directory: &Bound<'_, PyString>, seed: u32, ahead: u64) -> Self {
-        let directory = directory
-            .to_cow()
-            .ok()
-            .map(|directory| directory.into_owned());
-        Appender {
-            words,
-            directory,
-            seed,
-            ahead,
-        }
+        let directory = directory.to_cow().ok().map(|directory| directory.into_owned());
+        Appender { words, directory, seed, ahead }
     }
 
     /// Appends a small row that is put with NEXT, and publishes it. The new word for the end; 0 where Python has to do it:
@@ -133,42 +112,26 @@ impl Appender {
         key: &[u8],
         value: &Bound<'_, PyAny>,
     ) -> PyResult<u64> {
-        let (Some(end), Some(place), Some(directory)) = (end, place, &self.directory) else {
-            return Ok(0);
-        };
+        let (Some(end), Some(place), Some(directory)) = (end, place, &self.directory) else { return Ok(0) };
         let position = end >> 16;
-        let Some(at) = position.checked_sub(base >> 16) else {
-            return Ok(0);
-        };
+        let Some(at) = position.checked_sub(base >> 16) else { return Ok(0) };
         if at >= roll || seal(position) != Some(end) {
             return Ok(0);
         }
         let seed = self.seed;
-        let Some(row) = with_bytes(value, |value| {
-            (value.len() <= WHOLE).then(|| row(py, position, NEXT_ROW, key, value, seed))?
-        }) else {
+        let Some(row) =
+            with_bytes(value, |value| (value.len() <= WHOLE).then(|| row(py, position, NEXT_ROW, key, value, seed))?)
+        else {
             return Ok(0);
         };
         // The system begins to write after a buffered row that ends in the next part of the file.
         let size = row.as_bytes().len();
-        if at + size as u64
-            > if sync.is_some() {
-                room
-            } else {
-                at | (self.ahead - 1)
-            }
-        {
+        if at + size as u64 > if sync.is_some() { room } else { at | (self.ahead - 1) } {
             return Ok(0);
         }
-        let Some(word) = position.checked_add(size as u64).and_then(seal) else {
-            return Ok(0);
-        };
-        let Some(view) = View::writable(self.words.bind(py)) else {
-            return Ok(0);
-        };
-        let Some(words) = Words::of(&view) else {
-            return Ok(0);
-        };
+        let Some(word) = position.checked_add(size as u64).and_then(seal) else { return Ok(0) };
+        let Some(view) = View::writable(self.words.bind(py)) else { return Ok(0) };
+        let Some(words) = Words::of(&view) else { return Ok(0) };
         if fd < 0 || !words.are(end, base) {
             return Ok(0);
         }
@@ -183,11 +146,7 @@ impl Appender {
         words.dirty.store(1, Ordering::SeqCst);
         let (fd_, mut rest, mut done) = (PyInt::new(py, fd).into_any(), row.clone(), 0);
         while done < size {
-            done += call(
-                write,
-                [&fd_, &rest, &PyInt::new(py, at + done as u64).into_any()],
-            )?
-            .extract::<usize>()?;
+            done += call(write, [&fd_, &rest, &PyInt::new(py, at + done as u64).into_any()])?.extract::<usize>()?;
             if done < size {
                 rest = PyBytes::new(py, &row.as_bytes()[done..]);
             }

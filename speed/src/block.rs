@@ -89,18 +89,9 @@ impl Block {
         self.data.len() + 4 * self.starts.len() + 200
     }
 
-    fn parts<'py>(
-        &self,
-        py: Python<'py>,
-        from: usize,
-        low: usize,
-        high: usize,
-    ) -> PyResult<Bound<'py, PyList>> {
+    fn parts<'py>(&self, py: Python<'py>, from: usize, low: usize, high: usize) -> PyResult<Bound<'py, PyList>> {
         let (low, high) = (low.min(self.rows), high.min(self.rows));
-        PyList::new(
-            py,
-            (low..high.max(low)).map(|at| PyBytes::new(py, self.part(from + at))),
-        )
+        PyList::new(py, (low..high.max(low)).map(|at| PyBytes::new(py, self.part(from + at))))
     }
 }
 
@@ -140,17 +131,9 @@ impl Block {
     }
 
     /// The rows with start <= key < end.
-    fn between<'py>(
-        &self,
-        py: Python<'py>,
-        start: &[u8],
-        end: &[u8],
-    ) -> PyResult<Bound<'py, PyList>> {
+    fn between<'py>(&self, py: Python<'py>, start: &[u8], end: &[u8]) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        for (key, value) in (self.find(start, 0)..self.rows)
-            .map(|at| self.row(at))
-            .take_while(|row| row.0 < end)
-        {
+        for (key, value) in (self.find(start, 0)..self.rows).map(|at| self.row(at)).take_while(|row| row.0 < end) {
             list.append((PyBytes::new(py, key), PyBytes::new(py, value)))?;
         }
         Ok(list)
@@ -160,12 +143,7 @@ impl Block {
         self.parts(py, 0, low, high)
     }
 
-    fn values<'py>(
-        &self,
-        py: Python<'py>,
-        low: usize,
-        high: usize,
-    ) -> PyResult<Bound<'py, PyList>> {
+    fn values<'py>(&self, py: Python<'py>, low: usize, high: usize) -> PyResult<Bound<'py, PyList>> {
         self.parts(py, self.rows, low, high)
     }
 }
@@ -181,11 +159,7 @@ pub fn decode(data: &[u8], start: u32) -> Option<Block> {
     if data.len() < HEAD || crc32(&data[4..], start) != u32_at(data, 0)? {
         return None;
     }
-    let (flags, rows, raw) = (
-        data[4],
-        u32_at(data, 8)? as usize,
-        u32_at(data, 12)? as usize,
-    );
+    let (flags, rows, raw) = (data[4], u32_at(data, 8)? as usize, u32_at(data, 12)? as usize);
     let body = if flags & ZSTD != 0 {
         zstd::content_of(&data[HEAD..], raw, buffer)?
     } else {
@@ -210,10 +184,5 @@ pub fn decode(data: &[u8], start: u32) -> Option<Block> {
         at = at.checked_add(length)?;
         starts.push(at);
     }
-    (at as usize == raw).then_some(Block {
-        data: body,
-        starts,
-        rows,
-        used: false.into(),
-    })
+    (at as usize == raw).then_some(Block { data: body, starts, rows, used: false.into() })
 }

@@ -69,10 +69,8 @@ fn add_metadata(out: &mut Vec<u8>, metadata: &Bound<'_, PyAny>, digest: bool) ->
         out.push(NIL);
         return Some(());
     }
-    let mut texts: Vec<(&str, &str)> = texts
-        .iter()
-        .map(|(name, value)| Some((name.to_str().ok()?, value.to_str().ok()?)))
-        .collect::<Option<_>>()?;
+    let mut texts: Vec<(&str, &str)> =
+        texts.iter().map(|(name, value)| Some((name.to_str().ok()?, value.to_str().ok()?))).collect::<Option<_>>()?;
     texts.sort_unstable();
     out.extend_from_slice(&head(texts.len(), 16, 0x80, [0, 0xde, 0xdf]));
     for text in texts.into_iter().flat_map(|(name, value)| [name, value]) {
@@ -121,11 +119,7 @@ pub fn encode<'py>(
     }
     let flags = if metadata.is_empty() { 0 } else { METADATA };
     let mut data = Writer::new(records.py(), raw + metadata.len())?;
-    data.add(if metadata.is_empty() {
-        &[0x91]
-    } else {
-        &[0x92]
-    });
+    data.add(if metadata.is_empty() { &[0x91] } else { &[0x92] });
     data.add(&list);
     for payload in payloads {
         data.add(&bin(payload.len()));

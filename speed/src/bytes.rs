@@ -27,9 +27,7 @@ impl View {
         let mut buffer = ffi::Py_buffer::new();
         // SAFETY: `buffer` is released in drop, and only if this succeeds. PyBUF_SIMPLE: contiguous bytes.
         unsafe {
-            if ffi::PyObject_GetBuffer(object.as_ptr(), &mut buffer, ffi::PyBUF_SIMPLE as c_int)
-                != 0
-            {
+            if ffi::PyObject_GetBuffer(object.as_ptr(), &mut buffer, ffi::PyBUF_SIMPLE as c_int) != 0 {
                 ffi::PyErr_Clear();
                 return None;
             }
@@ -76,15 +74,9 @@ impl<'py> Writer<'py> {
         // SAFETY: it returns new bytes of this length, which nobody else has, or null with an error.
         unsafe {
             let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length_);
-            let made = Bound::from_owned_ptr_or_err(py, made)
-                .ok()?
-                .cast_into_unchecked::<PyBytes>();
+            let made = Bound::from_owned_ptr_or_err(py, made).ok()?.cast_into_unchecked::<PyBytes>();
             let at = ffi::PyBytes_AsString(made.as_ptr()).cast();
-            Some(Writer {
-                made,
-                at,
-                left: length,
-            })
+            Some(Writer { made, at, left: length })
         }
     }
 
@@ -107,10 +99,7 @@ impl<'py> Writer<'py> {
 }
 
 /// Calls `then` with the bytes of an object. None if it has none that nobody can change.
-pub fn with_bytes<T>(
-    object: &Bound<'_, PyAny>,
-    then: impl FnOnce(&[u8]) -> Option<T>,
-) -> Option<T> {
+pub fn with_bytes<T>(object: &Bound<'_, PyAny>, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     if let Ok(bytes) = object.cast::<PyBytes>() {
         return then(bytes.as_bytes());
     }
@@ -118,9 +107,7 @@ pub fn with_bytes<T>(
 }
 
 /// A number that fits, or None. On a machine of 32 bits, fewer numbers are sizes than in Python.
-pub fn some<'py, T: for<'a> FromPyObject<'a, 'py>>(
-    object: &Bound<'py, PyAny>,
-) -> PyResult<Option<T>> {
+pub fn some<'py, T: for<'a> FromPyObject<'a, 'py>>(object: &Bound<'py, PyAny>) -> PyResult<Option<T>> {
     Ok(object.extract().ok())
 }
 
@@ -129,15 +116,11 @@ pub fn u16_at(data: &[u8], at: usize) -> Option<usize> {
 }
 
 pub fn u32_at(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(
-        data.get(at..at.checked_add(4)?)?.try_into().ok()?,
-    ))
+    Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
 pub fn u64_at(data: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(
-        data.get(at..at.checked_add(8)?)?.try_into().ok()?,
-    ))
+    Some(u64::from_le_bytes(data.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
 /// Ends the use of the upper halves of the vector registers, which copies of the C library may leave dirty: until then the

@@ -77,21 +77,11 @@ impl Recent {
         if size > self.limit / 2 || kept.slots.contains_key(&key) {
             return;
         }
-        kept.slots.insert(
-            key,
-            Slot {
-                item,
-                firsts,
-                size,
-                used: false,
-            },
-        );
+        kept.slots.insert(key, Slot { item, firsts, size, used: false });
         kept.order.push_back(key);
         kept.bytes += size;
         while kept.bytes > self.limit {
-            let Some(oldest) = kept.order.pop_front() else {
-                break;
-            };
+            let Some(oldest) = kept.order.pop_front() else { break };
             match kept.slots.get_mut(&oldest) {
                 Some(slot) if slot.used => {
                     slot.used = false;
@@ -118,21 +108,14 @@ pub fn hash_of_partition(name: &[u8]) -> u64 {
 
 /// None for a file without an id of the usual length: nothing of it is kept.
 fn key_of((partition, id, number): (&[u8], &[u8], i64)) -> Option<Key> {
-    Some(Key {
-        partition: hash_of_partition(partition),
-        id: id.try_into().ok()?,
-        number,
-    })
+    Some(Key { partition: hash_of_partition(partition), id: id.try_into().ok()?, number })
 }
 
 #[pymethods]
 impl Recent {
     #[new]
     fn new(limit: usize) -> Self {
-        Recent {
-            kept: Mutex::default(),
-            limit,
-        }
+        Recent { kept: Mutex::default(), limit }
     }
 
     #[getter]
@@ -145,21 +128,14 @@ impl Recent {
     }
 
     fn put_all(&self, some: Vec<Bound<'_, PyTuple>>) -> PyResult<()> {
-        some.iter()
-            .try_for_each(|pair| self.put(pair.get_item(0)?.extract()?, pair.get_item(1)?))
+        some.iter().try_for_each(|pair| self.put(pair.get_item(0)?.extract()?, pair.get_item(1)?))
     }
 
     fn put(&self, key: (&[u8], &[u8], i64), item: Bound<'_, PyAny>) -> PyResult<()> {
         let size = item.getattr("size")?.extract()?;
         if let Some(key) = key_of(key) {
-            let firsts = if key.number < 0 {
-                item.getattr("_twin").ok()
-            } else {
-                None
-            };
-            let firsts = firsts
-                .and_then(|firsts| firsts.cast_into().ok())
-                .map(Bound::unbind);
+            let firsts = if key.number < 0 { item.getattr("_twin").ok() } else { None };
+            let firsts = firsts.and_then(|firsts| firsts.cast_into().ok()).map(Bound::unbind);
             self.keep(key, item.unbind(), firsts, size);
         }
         Ok(())

@@ -24,11 +24,7 @@ fn vectorcall() -> Option<Vectorcall> {
     }
     static FOUND: OnceLock<Option<Vectorcall>> = OnceLock::new();
     // RTLD_DEFAULT: null on Linux, -2 on macOS.
-    let everywhere = if cfg!(target_vendor = "apple") {
-        -2isize as *mut c_void
-    } else {
-        ptr::null_mut()
-    };
+    let everywhere = if cfg!(target_vendor = "apple") { -2isize as *mut c_void } else { ptr::null_mut() };
     // SAFETY: the signature is that of CPython since 3.9. Without the function the tuple of `call` does the same.
     *FOUND.get_or_init(|| unsafe {
         let found = dlsym(everywhere, c"PyObject_Vectorcall".as_ptr());
@@ -52,10 +48,5 @@ pub fn call<'py, const N: usize>(
     };
     let pointers = arguments.map(|argument| argument.as_ptr());
     // SAFETY: all of them live until the call returns. It returns a new reference, or null with an error.
-    unsafe {
-        Bound::from_owned_ptr_or_err(
-            py,
-            vectorcall(class.as_ptr(), pointers.as_ptr(), N, ptr::null_mut()),
-        )
-    }
+    unsafe { Bound::from_owned_ptr_or_err(py, vectorcall(class.as_ptr(), pointers.as_ptr(), N, ptr::null_mut())) }
 }

@@ -92,17 +92,8 @@ impl Output {
     }
 
     /// The beginning of a record of so many frames: room for what checks it, and its header up to the frames.
-    fn header(
-        number: u64,
-        timestamp: u64,
-        id: &[u8],
-        node: &[u8],
-        position: u64,
-        frames: u16,
-    ) -> Self {
-        let mut record = Output {
-            bytes: Vec::with_capacity(HEADER_AT + 160 + 160 * frames as usize),
-        };
+    fn header(number: u64, timestamp: u64, id: &[u8], node: &[u8], position: u64, frames: u16) -> Self {
+        let mut record = Output { bytes: Vec::with_capacity(HEADER_AT + 160 + 160 * frames as usize) };
         record.bytes.resize(HEADER_AT, 0);
         record.bytes.push(0x9d);
         record.unsigned(number);
@@ -134,8 +125,7 @@ impl Output {
     /// All of a record up to its frames, which have `length` bytes.
     fn record_front(mut self, size: u64, length: usize, seed: u32) -> Option<Vec<u8>> {
         // No keys, fences, answers, lead or waiting processes.
-        self.bytes
-            .extend_from_slice(&[0x90, 0x80, 0x90, 0xc4, 0, 0]);
+        self.bytes.extend_from_slice(&[0x90, 0x80, 0x90, 0xc4, 0, 0]);
         self.unsigned(size);
         self.bytes.push(0xc0);
         let mut front = self.bytes;
@@ -217,19 +207,8 @@ pub struct Parts {
 impl Parts {
     /// A body of `small` bytes or more may be compressed: it is left to Python.
     #[new]
-    fn new(
-        py: Python<'_>,
-        record: Py<PyType>,
-        part: Py<PyType>,
-        body: Py<PyType>,
-        small: usize,
-    ) -> PyResult<Self> {
-        Ok(Parts {
-            record: Struct::new(py, record)?,
-            part: Struct::new(py, part)?,
-            body: Struct::new(py, body)?,
-            small,
-        })
+    fn new(py: Python<'_>, record: Py<PyType>, part: Py<PyType>, body: Py<PyType>, small: usize) -> PyResult<Self> {
+        Ok(Parts { record: Struct::new(py, record)?, part: Struct::new(py, part)?, body: Struct::new(py, body)?, small })
     }
 
     /// True if all values are made, and read, without calls of their classes.
@@ -245,12 +224,7 @@ impl Parts {
         most: usize,
         digest: bool,
     ) -> Option<(Bound<'py, PyBytes>, u8, usize, usize)> {
-        body::encode(
-            &self.record,
-            records.cast_exact::<PyList>().ok()?,
-            most,
-            digest,
-        )
+        body::encode(&self.record, records.cast_exact::<PyList>().ok()?, most, digest)
     }
 
     /// The part of a request that writes a list of one record with a payload alone, if the names are plain ASCII. None
@@ -264,29 +238,19 @@ impl Parts {
         most: usize,
         expected: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let expects = expected.is_none()
-            || expected
-                .cast_exact::<PyInt>()
-                .is_ok_and(|number| number.ge(0).unwrap_or(false));
+        let expects = expected.is_none() || expected.cast_exact::<PyInt>().is_ok_and(|number| number.ge(0).unwrap_or(false));
         if !(expects && is_plain(space) && is_plain(segment)) {
             return Ok(None);
         }
-        let Ok(records) = records.cast_exact::<PyList>() else {
-            return Ok(None);
-        };
+        let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
         if records.len() != 1 {
             return Ok(None);
         }
-        let Some([payload, metadata, sequence]) = self.record.fields(&records.get_item(0)?) else {
-            return Ok(None);
-        };
-        let Ok(payload) = payload.cast_into_exact::<PyBytes>() else {
-            return Ok(None);
-        };
+        let Some([payload, metadata, sequence]) = self.record.fields(&records.get_item(0)?) else { return Ok(None) };
+        let Ok(payload) = payload.cast_into_exact::<PyBytes>() else { return Ok(None) };
         let payload = payload.as_bytes();
         let length = payload.len();
-        if !metadata.is_none() || !sequence.is_none() || length > most || length > u16::MAX as usize
-        {
+        if !metadata.is_none() || !sequence.is_none() || length > most || length > u16::MAX as usize {
             return Ok(None);
         }
         let head: &[u8] = match length {
@@ -297,24 +261,13 @@ impl Parts {
         if raw >= self.small {
             return Ok(None);
         }
-        let Some(mut data) = Writer::new(py, raw) else {
-            return Ok(None);
-        };
+        let Some(mut data) = Writer::new(py, raw) else { return Ok(None) };
         data.add(head);
         data.add(payload);
         let data = data.finish();
         let int = |number: usize| PyInt::new(py, number).into_any();
-        let body = self.body.make(
-            py,
-            [
-                data.into_any(),
-                int(raw),
-                int(0),
-                int(1),
-                PyBytes::new(py, b"").into_any(),
-                int(0),
-            ],
-        )?;
+        let body =
+            self.body.make(py, [data.into_any(), int(raw), int(0), int(1), PyBytes::new(py, b"").into_any(), int(0)])?;
         let part = [segment.clone(), body, int(length), expected.clone()];
         Ok(Some(self.part.make(py, part)?))
     }
@@ -322,15 +275,9 @@ impl Parts {
 
 /// True for a legal name of printable ASCII characters alone. Others may be legal, too.
 fn is_plain(name: &Bound<'_, PyAny>) -> bool {
-    let Ok(name) = name.cast_exact::<PyString>() else {
-        return false;
-    };
-    let Ok(name) = name.to_cow() else {
-        return false;
-    };
-    matches!(name.len(), 1..=255)
-        && *name != *"*"
-        && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+    let Ok(name) = name.cast_exact::<PyString>() else { return false };
+    let Ok(name) = name.to_cow() else { return false };
+    matches!(name.len(), 1..=255) && *name != *"*" && name.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
 /// Encodes the transactions of one partition that have one frame and nothing else.
@@ -353,15 +300,7 @@ pub struct LoneEncoder {
     copied: usize,
 }
 
-type Classes = (
-    Py<PyType>,
-    Py<PyType>,
-    Py<PyType>,
-    Py<PyType>,
-    Py<PyType>,
-    Py<PyType>,
-    Py<PyType>,
-);
+type Classes = (Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>, Py<PyType>);
 
 #[pymethods]
 impl LoneEncoder {
@@ -421,63 +360,29 @@ impl LoneEncoder {
         base: &Bound<'py, PyTuple>,
         part: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some([segment, body, given, _]) = self.part.borrowed(part) else {
-            return Ok(None);
-        };
+        let Some([segment, body, given, _]) = self.part.borrowed(part) else { return Ok(None) };
         let at = |index| base.get_borrowed_item(index);
         let (row, number, position, size) = (at(0)?, at(1)?, at(3)?, at(4)?);
-        let (Some(row), Some(body)) = (self.row.borrowed(&row), self.body.borrowed(&body)) else {
+        let (Some(row), Some(body)) = (self.row.borrowed(&row), self.body.borrowed(&body)) else { return Ok(None) };
+        let Ok(segment) = segment.cast::<PyString>() else { return Ok(None) };
+        let Ok(name) = segment.to_cow() else { return Ok(None) };
+        let Some(numbers) = Numbers::of(timestamp, &number, &position, &size, &row, &body, &given) else {
             return Ok(None);
         };
-        let Ok(segment) = segment.cast::<PyString>() else {
-            return Ok(None);
-        };
-        let Ok(name) = segment.to_cow() else {
-            return Ok(None);
-        };
-        let Some(numbers) = Numbers::of(timestamp, &number, &position, &size, &row, &body, &given)
+        let Some(id) = transaction_id(now, self.seed & TAG, drawn) else { return Ok(None) };
+        let Some((record, frame)) =
+            with_bytes(&body[0], |data| lone_record(py, &numbers, &id, node.as_bytes(), &name, data, self.seed))
         else {
             return Ok(None);
         };
-        let Some(id) = transaction_id(now, self.seed & TAG, drawn) else {
-            return Ok(None);
-        };
-        let Some((record, frame)) = with_bytes(&body[0], |data| {
-            lone_record(py, &numbers, &id, node.as_bytes(), &name, data, self.seed)
-        }) else {
-            return Ok(None);
-        };
-        let trx = self.trx.make(
-            py,
-            [
-                PyBytes::new(py, &id).into_any(),
-                node.clone().into_any(),
-                int(py, numbers.number),
-            ],
-        )?;
+        let trx = self.trx.make(py, [PyBytes::new(py, &id).into_any(), node.clone().into_any(), int(py, numbers.number)])?;
         let start = record.as_bytes().len() - frame;
         let count = body[3].to_owned();
-        let made = Made {
-            record: &record,
-            trx: &trx,
-            timestamp,
-            total: &count,
-        };
-        let (after, piece, status) = self.after(
-            py,
-            &made,
-            &numbers,
-            &row,
-            &segment,
-            &given,
-            count.clone(),
-            start..start + frame,
-        )?;
+        let made = Made { record: &record, trx: &trx, timestamp, total: &count };
+        let place = start..start + frame;
+        let (after, piece, status) = self.after(py, &made, &numbers, &row, &segment, &given, count.clone(), place)?;
         let key = self.key(py, numbers.number);
-        Ok(Some(PyTuple::new(
-            py,
-            [key.into_any(), record.into_any(), after, piece, trx, status],
-        )?))
+        Ok(Some(PyTuple::new(py, [key.into_any(), record.into_any(), after, piece, trx, status])?))
     }
 
     /// See LoneEncoder.read in streamkit/log/lone.py. Records of up to `most` bytes. None if there is none.
@@ -493,16 +398,10 @@ impl LoneEncoder {
         let mut time: Option<(u64, Bound<'py, PyAny>)> = None;
         let (mut done, mut end) = (0, None);
         for row in rows.iter() {
-            let Ok(row) = row.cast_into_exact::<PyTuple>() else {
-                break;
-            };
-            let Ok(record) = row.get_item(1)?.cast_into_exact::<PyBytes>() else {
-                break;
-            };
+            let Ok(row) = row.cast_into_exact::<PyTuple>() else { break };
+            let Ok(record) = row.get_item(1)?.cast_into_exact::<PyBytes>() else { break };
             let data = record.as_bytes();
-            let Some(header) = LoneHeader::of(data, self.seed) else {
-                break;
-            };
+            let Some(header) = LoneHeader::of(data, self.seed) else { break };
             if data.len() > most || Some(header.number) != number.checked_add(done as u64 + 1) {
                 break;
             }
@@ -550,11 +449,7 @@ impl LoneEncoder {
                 timestamps.append(&timestamp)?;
             }
             time = Some((header.timestamp, timestamp));
-            end = Some((
-                header.position + header.count,
-                header.size + header.given,
-                header.count,
-            ));
+            end = Some((header.position + header.count, header.size + header.given, header.count));
             done += 1;
         }
         Ok(end.map(|(position, size, count)| (done, pieces, timestamps, position, size, count)))
@@ -576,43 +471,23 @@ impl LoneEncoder {
         rows: &Bound<'py, PyList>,
         parts: &Bound<'py, PyList>,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some(id) = transaction_id(now, self.seed & TAG, drawn) else {
-            return Ok(None);
-        };
-        let mut frames = Output {
-            bytes: Vec::with_capacity(512 * parts.len()),
-        };
+        let Some(id) = transaction_id(now, self.seed & TAG, drawn) else { return Ok(None) };
+        let mut frames = Output { bytes: Vec::with_capacity(512 * parts.len()) };
         let mut writes = Vec::with_capacity(parts.len());
         let mut total = 0u64;
         for (row, part) in rows.iter().zip(parts.iter()) {
-            let (Some(before), Some([segment, body, given, _])) =
-                (self.row.borrowed(&row), self.part.fields(&part))
-            else {
+            let (Some(before), Some([segment, body, given, _])) = (self.row.borrowed(&row), self.part.fields(&part)) else {
                 return Ok(None);
             };
-            let (Some(body), Ok(segment)) =
-                (self.body.borrowed(&body), segment.cast_into::<PyString>())
-            else {
+            let (Some(body), Ok(segment)) = (self.body.borrowed(&body), segment.cast_into::<PyString>()) else {
                 return Ok(None);
             };
-            let Some(numbers) =
-                Numbers::of(timestamp, number, position, size, &before, &body, &given)
-            else {
+            let Some(numbers) = Numbers::of(timestamp, number, position, size, &before, &body, &given) else {
                 return Ok(None);
             };
             let at = frames.bytes.len();
             let added = segment.to_cow().ok().and_then(|name| {
-                with_bytes(&body[0], |data| {
-                    numbers.frame(
-                        &mut frames,
-                        total,
-                        &id,
-                        node.as_bytes(),
-                        &name,
-                        data,
-                        self.seed,
-                    )
-                })
+                with_bytes(&body[0], |data| numbers.frame(&mut frames, total, &id, node.as_bytes(), &name, data, self.seed))
             });
             if added.is_none() || frames.bytes.len() > MOST {
                 return Ok(None);
@@ -621,58 +496,29 @@ impl LoneEncoder {
             let count = body[3].to_owned();
             writes.push((numbers, row, segment, given, count, at..frames.bytes.len()));
         }
-        let Some(front) =
-            shared_front(&writes, &id, node.as_bytes(), frames.bytes.len(), self.seed)
-        else {
+        let Some(front) = shared_front(&writes, &id, node.as_bytes(), frames.bytes.len(), self.seed) else {
             return Ok(None);
         };
-        let mut record = Writer::new(py, front.len() + frames.bytes.len())
-            .ok_or_else(|| PyMemoryError::new_err(()))?;
+        let mut record = Writer::new(py, front.len() + frames.bytes.len()).ok_or_else(|| PyMemoryError::new_err(()))?;
         record.add(&front);
         record.add(&frames.bytes);
         let record = record.finish();
         let number = writes[0].0.number;
-        let trx = self.trx.make(
-            py,
-            [
-                PyBytes::new(py, &id).into_any(),
-                node.clone().into_any(),
-                int(py, number),
-            ],
-        )?;
+        let trx = self.trx.make(py, [PyBytes::new(py, &id).into_any(), node.clone().into_any(), int(py, number)])?;
         let total = int(py, total);
-        let made = Made {
-            record: &record,
-            trx: &trx,
-            timestamp,
-            total: &total,
-        };
+        let made = Made { record: &record, trx: &trx, timestamp, total: &total };
         let (after, pieces, statuses) = (PyList::empty(py), PyList::empty(py), PyList::empty(py));
         for (numbers, row, segment, given, count, frame) in writes {
             let place = front.len() + frame.start..front.len() + frame.end;
-            let Some(row) = self.row.borrowed(&row) else {
-                return Ok(None);
-            };
-            let (row, piece, status) =
-                self.after(py, &made, &numbers, &row, &segment, &given, count, place)?;
+            let Some(row) = self.row.borrowed(&row) else { return Ok(None) };
+            let (row, piece, status) = self.after(py, &made, &numbers, &row, &segment, &given, count, place)?;
             after.append(row)?;
             pieces.append(piece)?;
             statuses.append(status)?;
         }
         let key = self.key(py, number).into_any();
-        let lists = [
-            after.into_any(),
-            pieces.into_any(),
-            trx,
-            statuses.into_any(),
-        ];
-        Ok(Some(PyTuple::new(
-            py,
-            [key, record.into_any()]
-                .into_iter()
-                .chain(lists)
-                .collect::<Vec<_>>(),
-        )?))
+        let lists = [after.into_any(), pieces.into_any(), trx, statuses.into_any()];
+        Ok(Some(PyTuple::new(py, [key, record.into_any()].into_iter().chain(lists).collect::<Vec<_>>())?))
     }
 }
 
@@ -717,9 +563,7 @@ impl<'a> LoneHeader<'a> {
             && (input.array()?, input.map_or_nil()?, input.array()?) == (0, Some(0), 0)
             && (input.bin()?, input.unsigned()?) == (b"", 0);
         let size = input.unsigned()?;
-        let ends = input.map_or_nil()?.is_none()
-            && input.is_empty()
-            && end.checked_add(length)? == record.len();
+        let ends = input.map_or_nil()?.is_none() && input.is_empty() && end.checked_add(length)? == record.len();
         (plain && ends && first > 0 && count > 0).then_some(LoneHeader {
             number,
             timestamp,
@@ -744,14 +588,8 @@ struct Made<'a, 'py> {
 }
 
 /// What is known of one frame: its numbers, the row before it, its segment, bytes of payload and count, and its place.
-type Written<'py> = (
-    Numbers,
-    Bound<'py, PyAny>,
-    Bound<'py, PyString>,
-    Bound<'py, PyAny>,
-    Bound<'py, PyAny>,
-    Range<usize>,
-);
+type Written<'py> =
+    (Numbers, Bound<'py, PyAny>, Bound<'py, PyString>, Bound<'py, PyAny>, Bound<'py, PyAny>, Range<usize>);
 
 fn int(py: Python<'_>, number: u64) -> Bound<'_, PyAny> {
     PyInt::new(py, number).into_any()
@@ -779,40 +617,15 @@ impl LoneEncoder {
         count_: Bound<'py, PyAny>,
         place: Range<usize>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let &Numbers {
-            number,
-            first,
-            count,
-            before,
-            given: added,
-            ..
-        } = numbers;
-        let [
-            first_sequence,
-            first_timestamp,
-            _,
-            _,
-            first_number,
-            _,
-            size,
-            first_size,
-            gaps,
-        ] = *row;
+        let &Numbers { number, first, count, before, given: added, .. } = numbers;
+        let [first_sequence, first_timestamp, _, _, first_number, _, size, first_size, gaps] = *row;
         let int = |number: u64| int(py, number);
         let or = |value: &Bound<'py, PyAny>, other: &Bound<'py, PyAny>| -> PyResult<_> {
-            Ok(if value.is_truthy()? {
-                value.clone()
-            } else {
-                other.clone()
-            })
+            Ok(if value.is_truthy()? { value.clone() } else { other.clone() })
         };
         let timestamp = made.timestamp.clone();
         let (number_, first_, last) = (int(number), int(first), int(first + count - 1));
-        let none = if first_timestamp.is_truthy()? {
-            int(0)
-        } else {
-            number_.clone()
-        };
+        let none = if first_timestamp.is_truthy()? { int(0) } else { number_.clone() };
         let first_sequence = or(&first_sequence, &first_)?;
         let first_timestamp = or(&first_timestamp, &timestamp)?;
         let first_number = or(&first_number, &none)?;
@@ -852,35 +665,12 @@ impl LoneEncoder {
         )?;
         let none = || py.None().into_bound(py);
         let status = if self.single {
-            let (partition, incarnation) = (
-                self.partition.bind(py).clone(),
-                self.incarnation.bind(py).clone(),
-            );
-            let place = [
-                partition,
-                int(1),
-                timestamp.clone(),
-                number_,
-                made.total.clone(),
-                incarnation,
-                none(),
-            ];
+            let (partition, incarnation) = (self.partition.bind(py).clone(), self.incarnation.bind(py).clone());
+            let place = [partition, int(1), timestamp.clone(), number_, made.total.clone(), incarnation, none()];
             let position = self.position.make(py, place)?;
             let (space, segment) = (self.space.bind(py).clone(), segment.clone().into_any());
             let (first, at) = (first_sequence, first_timestamp);
-            self.status.make(
-                py,
-                [
-                    space,
-                    segment,
-                    first,
-                    at,
-                    last,
-                    timestamp,
-                    made.trx.clone(),
-                    position,
-                ],
-            )?
+            self.status.make(py, [space, segment, first, at, last, timestamp, made.trx.clone(), position])?
         } else {
             none()
         };
@@ -945,35 +735,10 @@ impl Numbers {
         if node.len() > 255 || segment.len() > 4096 {
             return None;
         }
-        let &Numbers {
-            number,
-            timestamp,
-            position,
-            first,
-            count,
-            raw,
-            flags,
-            ..
-        } = self;
-        let common = Common {
-            number,
-            timestamp,
-            id,
-            node,
-        };
+        let &Numbers { number, timestamp, position, first, count, raw, flags, .. } = self;
+        let common = Common { number, timestamp, id, node };
         index.checked_add(count)?;
-        common.front(
-            out,
-            position.checked_add(index)?,
-            index,
-            segment,
-            first,
-            count,
-            body,
-            raw,
-            flags,
-            seed,
-        )?;
+        common.front(out, position.checked_add(index)?, index, segment, first, count, body, raw, flags, seed)?;
         out.bytes.extend_from_slice(body);
         Some(())
     }
@@ -1004,29 +769,10 @@ fn lone_record<'py>(
     if id.len() > 255 || node.len() > 255 || segment.len() > 4096 {
         return None;
     }
-    let &Numbers {
-        number,
-        timestamp,
-        position,
-        first,
-        count,
-        raw,
-        flags,
-        size,
-        ..
-    } = numbers;
-    let mut head = Output {
-        bytes: Vec::with_capacity(128 + segment.len()),
-    };
-    let common = Common {
-        number,
-        timestamp,
-        id,
-        node,
-    };
-    common.front(
-        &mut head, position, 0, segment, first, count, body, raw, flags, seed,
-    )?;
+    let &Numbers { number, timestamp, position, first, count, raw, flags, size, .. } = numbers;
+    let mut head = Output { bytes: Vec::with_capacity(128 + segment.len()) };
+    let common = Common { number, timestamp, id, node };
+    common.front(&mut head, position, 0, segment, first, count, body, raw, flags, seed)?;
     let head = head.bytes;
     let frame = head.len() + body.len();
     let mut record = Output::header(number, timestamp, id, node, position, 1);
@@ -1041,28 +787,9 @@ fn lone_record<'py>(
 }
 
 /// The front of the record of a transaction with these frames, of `length` bytes in all, and nothing else.
-fn shared_front(
-    writes: &[Written<'_>],
-    id: &[u8],
-    node: &[u8],
-    length: usize,
-    seed: u32,
-) -> Option<Vec<u8>> {
-    let &Numbers {
-        number,
-        timestamp,
-        position,
-        size,
-        ..
-    } = &writes.first()?.0;
-    let mut record = Output::header(
-        number,
-        timestamp,
-        id,
-        node,
-        position,
-        u16::try_from(writes.len()).ok()?,
-    );
+fn shared_front(writes: &[Written<'_>], id: &[u8], node: &[u8], length: usize, seed: u32) -> Option<Vec<u8>> {
+    let &Numbers { number, timestamp, position, size, .. } = &writes.first()?.0;
+    let mut record = Output::header(number, timestamp, id, node, position, u16::try_from(writes.len()).ok()?);
     for (numbers, _, segment, _, _, place) in writes {
         record.frame_ref(&segment.to_cow().ok()?, numbers, place.start, place.len());
     }
@@ -1083,41 +810,26 @@ pub fn encode_frames<'py>(
     parts: &Bound<'py, PyList>,
     seed: u32,
 ) -> PyResult<Option<(Bound<'py, PyBytes>, Vec<usize>)>> {
-    let (Some(number), Some(timestamp), Some(position)) = (number, timestamp, position) else {
-        return Ok(None);
-    };
+    let (Some(number), Some(timestamp), Some(position)) = (number, timestamp, position) else { return Ok(None) };
     if id.len() > 255 || node.len() > 255 {
         return Ok(None);
     }
-    let common = Common {
-        number,
-        timestamp,
-        id,
-        node,
-    };
-    let mut out = Output {
-        bytes: Vec::with_capacity(256 * parts.len()),
-    };
+    let common = Common { number, timestamp, id, node };
+    let mut out = Output { bytes: Vec::with_capacity(256 * parts.len()) };
     let mut lengths = Vec::with_capacity(parts.len());
     let mut index = 0u64;
     for part in parts.iter() {
         let part = part.cast_into::<PyTuple>()?;
         let (segment, body) = (part.get_item(0)?, part.get_item(2)?);
-        let Ok(segment) = segment.cast_into::<PyString>() else {
-            return Ok(None);
-        };
-        let Ok(segment) = segment.to_cow() else {
-            return Ok(None);
-        };
+        let Ok(segment) = segment.cast_into::<PyString>() else { return Ok(None) };
+        let Ok(segment) = segment.to_cow() else { return Ok(None) };
         let numbers = (
             part.get_item(1)?.extract::<u64>(),
             body.getattr(intern!(py, "count"))?.extract::<u64>(),
             body.getattr(intern!(py, "raw"))?.extract::<u32>(),
             body.getattr(intern!(py, "flags"))?.extract::<u8>(),
         );
-        let (Ok(first), Ok(count), Ok(raw), Ok(flags)) = numbers else {
-            return Ok(None);
-        };
+        let (Ok(first), Ok(count), Ok(raw), Ok(flags)) = numbers else { return Ok(None) };
         let at = out.bytes.len();
         let data = body.getattr(intern!(py, "data"))?;
         let done = with_bytes(&data, |data| {
@@ -1125,9 +837,7 @@ pub fn encode_frames<'py>(
                 return None;
             }
             let place = position.checked_add(index)?;
-            common.front(
-                &mut out, place, index, &segment, first, count, data, raw, flags, seed,
-            )?;
+            common.front(&mut out, place, index, &segment, first, count, data, raw, flags, seed)?;
             out.bytes.extend_from_slice(data);
             index = index.checked_add(count)?;
             Some(())
@@ -1179,10 +889,7 @@ pub fn row<'py>(
     let rest = if value.len() <= WHOLE {
         value
     } else {
-        sums = value
-            .chunks(BLOCK)
-            .flat_map(|block| crc32(block, 0).to_le_bytes())
-            .collect();
+        sums = value.chunks(BLOCK).flat_map(|block| crc32(block, 0).to_le_bytes()).collect();
         &sums
     };
     let sum = crc32(rest, crc32(&head[4..], seed));

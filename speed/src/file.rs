@@ -45,12 +45,7 @@ pub struct Content {
 
 impl Content {
     /// Calls `then` with `length` bytes from byte `start`, which nobody has checked. None if they cannot be read.
-    pub fn bytes<T>(
-        &self,
-        start: usize,
-        length: usize,
-        then: impl FnOnce(&[u8]) -> Option<T>,
-    ) -> Option<T> {
+    pub fn bytes<T>(&self, start: usize, length: usize, then: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
         if length > MOST || start.checked_add(length)? > self.size {
             return None;
         }
@@ -157,15 +152,8 @@ impl OpenRow {
     pub fn hold<'py>(&self, py: Python<'py>) -> Option<Held<'py>> {
         let file = self.file.bind(py).upgrade()?;
         let fd = file.getattr(intern!(py, "fd")).ok()?.extract().ok()?;
-        let content = Content {
-            fd,
-            value: self.value,
-            size: self.size,
-        };
-        (fd >= 0).then_some(Held {
-            _file: file,
-            content,
-        })
+        let content = Content { fd, value: self.value, size: self.size };
+        (fd >= 0).then_some(Held { _file: file, content })
     }
 }
 
@@ -174,16 +162,8 @@ impl OpenRow {
     /// `file`: its `fd`, and `table`, which begins with the start of the value. `size`: of the value.
     #[new]
     fn new(file: &Bound<'_, PyAny>, size: usize, counts: Py<Counts>) -> PyResult<Self> {
-        let value = file
-            .getattr(intern!(file.py(), "table"))?
-            .get_item(0)?
-            .extract()?;
-        Ok(OpenRow {
-            file: PyWeakrefReference::new(file)?.unbind(),
-            value,
-            size,
-            counts,
-        })
+        let value = file.getattr(intern!(file.py(), "table"))?.get_item(0)?.extract()?;
+        Ok(OpenRow { file: PyWeakrefReference::new(file)?.unbind(), value, size, counts })
     }
 }
 
@@ -192,10 +172,7 @@ impl OpenRow {
 pub fn is_unchanged(directory: &str, (inode, device, changed): Place) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(directory).is_ok_and(|there| {
-        let time = there
-            .mtime()
-            .checked_mul(1_000_000_000)
-            .and_then(|time| time.checked_add(there.mtime_nsec()));
+        let time = there.mtime().checked_mul(1_000_000_000).and_then(|time| time.checked_add(there.mtime_nsec()));
         (there.ino(), there.dev(), time) == (inode, device, Some(changed))
     })
 }
@@ -211,15 +188,7 @@ pub type Place = (u64, u64, i64);
 /// True if a directory has these numbers, and this time of its last change in nanoseconds. False may also mean that this
 /// is not known.
 #[pyfunction]
-pub fn is_at(
-    py: Python<'_>,
-    directory: &Bound<'_, PyString>,
-    inode: u64,
-    device: u64,
-    changed: i64,
-) -> bool {
-    let Ok(directory) = directory.to_cow() else {
-        return false;
-    };
+pub fn is_at(py: Python<'_>, directory: &Bound<'_, PyString>, inode: u64, device: u64, changed: i64) -> bool {
+    let Ok(directory) = directory.to_cow() else { return false };
     py.detach(|| is_unchanged(&directory, (inode, device, changed)))
 }

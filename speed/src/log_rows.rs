@@ -25,18 +25,10 @@ impl<'a> Row<'a> {
         let (size, name) = (u32_at(data, 4)? as usize, u16_at(data, 16)?);
         let (body, kind) = (HEADER + name, *data.get(18)?);
         let length = body.checked_add(size)?;
-        if size > WHOLE
-            || u64_at(data, 8)? != position
-            || crc32(data.get(4..length)?, seed) != u32_at(data, 0)?
-        {
+        if size > WHOLE || u64_at(data, 8)? != position || crc32(data.get(4..length)?, seed) != u32_at(data, 0)? {
             return None;
         }
-        Some(Row {
-            kind,
-            key: &data[HEADER..body],
-            value: &data[body..length],
-            length,
-        })
+        Some(Row { kind, key: &data[HEADER..body], value: &data[body..length], length })
     }
 }
 
@@ -63,20 +55,14 @@ pub fn add_rows<'py>(
     let (py, data, mut count) = (rows.py(), buffer.as_bytes(), rows.len() as u64);
     let (mut next, mut reached) = (at.unwrap_or(data.len()), position);
     while reached < stop {
-        let Some(row) = Row::at(data, next, reached, seed) else {
-            break;
-        };
+        let Some(row) = Row::at(data, next, reached, seed) else { break };
         if row.kind == NEXT_ROW {
             if row.key >= end || count >= limit || room < 0 {
                 break;
             }
             let fields = PyTuple::new(
                 py,
-                [
-                    PyBytes::new(py, row.key).as_any(),
-                    PyBytes::new(py, row.value).as_any(),
-                    etag,
-                ],
+                [PyBytes::new(py, row.key).as_any(), PyBytes::new(py, row.value).as_any(), etag],
             )?;
             rows.append(make.call1((class, fields))?)?;
             room -= row.value.len() as i64;

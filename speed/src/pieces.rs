@@ -82,12 +82,7 @@ pub fn data_rows<'py>(
     let (beside, most_bytes, most_pieces) = limits;
     let class = Struct::<9>::new(py, class)?;
     let rows = (PyList::empty(py), PyList::empty(py));
-    let mut row = Row {
-        pieces: Output { bytes: Vec::new() },
-        count: 0,
-        size: 0,
-        last_sequence: 0,
-    };
+    let mut row = Row { pieces: Output { bytes: Vec::new() }, count: 0, size: 0, last_sequence: 0 };
     let mut key = prefix.to_vec();
     for segment in segments.iter() {
         let Ok(name) = segment.cast::<PyString>() else {

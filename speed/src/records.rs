@@ -76,13 +76,7 @@ impl<'a> Frame<'a> {
             return None;
         }
         let head = Head::decode(view.get(head_at..body_at)?)?;
-        Some(Frame {
-            flags: front[6],
-            raw: u32_at(front, 12)? as usize,
-            head,
-            body: view.get(body_at..after)?,
-            after,
-        })
+        Some(Frame { flags: front[6], raw: u32_at(front, 12)? as usize, head, body: view.get(body_at..after)?, after })
     }
 
     /// The payload, if there is one and nothing else.
@@ -174,33 +168,13 @@ impl Records {
         number: Bound<'py, PyAny>,
         payload: &[u8],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (sequence, timestamp) = (
-            same.sequence.get(py, head.first),
-            same.timestamp.get(py, head.timestamp),
-        );
+        let (sequence, timestamp) = (same.sequence.get(py, head.first), same.timestamp.get(py, head.timestamp));
         let position = same.position(py, head.position);
         let origin = self.origin(py, place, position, head.index, sequence.clone())?;
         let node = same.node(py, head.node);
-        let trx = self
-            .trx
-            .make(py, [PyBytes::new(py, head.id).into_any(), node, number])?;
-        let (payload, metadata) = (
-            PyBytes::new(py, payload).into_any(),
-            self.no_metadata.bind(py).clone(),
-        );
-        self.entry.make(
-            py,
-            [
-                place.space.clone(),
-                segment,
-                sequence,
-                timestamp,
-                trx,
-                payload,
-                metadata,
-                origin,
-            ],
-        )
+        let trx = self.trx.make(py, [PyBytes::new(py, head.id).into_any(), node, number])?;
+        let (payload, metadata) = (PyBytes::new(py, payload).into_any(), self.no_metadata.bind(py).clone());
+        self.entry.make(py, [place.space.clone(), segment, sequence, timestamp, trx, payload, metadata, origin])
     }
 
     /// (end of the frame, (head, origin, entries from sequence `start`)). None if Python has to decide.
@@ -213,17 +187,13 @@ impl Records {
         seed: u32,
         start: u64,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(frame) = Frame::decode(view, at, seed) else {
-            return Ok(None);
-        };
+        let Some(frame) = Frame::decode(view, at, seed) else { return Ok(None) };
         if frame.flags & !(ZSTD | METADATA) != 0 {
             return Ok(None);
         }
         let grown;
         let content = if frame.flags & ZSTD != 0 {
-            let Some(content) = zstd::content_of(frame.body, frame.raw, Vec::with_capacity) else {
-                return Ok(None);
-            };
+            let Some(content) = zstd::content_of(frame.body, frame.raw, Vec::with_capacity) else { return Ok(None) };
             grown = content;
             &grown[..]
         } else {
@@ -232,22 +202,15 @@ impl Records {
         if content.len() != frame.raw {
             return Ok(None);
         }
-        let Some(body) = Body::decode(content, frame.flags, frame.head.count) else {
-            return Ok(None);
-        };
+        let Some(body) = Body::decode(content, frame.flags, frame.head.count) else { return Ok(None) };
         let head = &frame.head;
-        let (segment, timestamp) = (
-            PyString::new(py, head.segment).into_any(),
-            int(py, head.timestamp),
-        );
+        let (segment, timestamp) = (PyString::new(py, head.segment).into_any(), int(py, head.timestamp));
         let number = int(py, head.number);
         let node = PyBytes::new(py, head.node).into_any();
         let first = int(py, head.first);
         let origin = self.origin(py, place, int(py, head.position), head.index, first.clone())?;
         let id = PyBytes::new(py, head.id).into_any();
-        let trx = self
-            .trx
-            .make(py, [id.clone(), node.clone(), number.clone()])?;
+        let trx = self.trx.make(py, [id.clone(), node.clone(), number.clone()])?;
         let skipped = usize::try_from(start.saturating_sub(head.first)).unwrap_or(usize::MAX);
         let mut entries = Vec::with_capacity(body.payloads.len().saturating_sub(skipped));
         let mut told = body.metadata;
@@ -261,63 +224,31 @@ impl Records {
             };
             if at >= skipped {
                 let sequence = int(py, head.first + at as u64);
-                let (segment, timestamp, payload) = (
-                    segment.clone(),
-                    timestamp.clone(),
-                    PyBytes::new(py, payload),
-                );
+                let (segment, timestamp, payload) = (segment.clone(), timestamp.clone(), PyBytes::new(py, payload));
                 let (space, trx, origin) = (place.space.clone(), trx.clone(), origin.clone());
-                let values = [
-                    space,
-                    segment,
-                    sequence,
-                    timestamp,
-                    trx,
-                    payload.into_any(),
-                    metadata,
-                    origin,
-                ];
+                let values = [space, segment, sequence, timestamp, trx, payload.into_any(), metadata, origin];
                 entries.push(self.entry.make(py, values)?);
             }
         }
         if told.is_some_and(|input| !input.is_empty()) {
             return Ok(None);
         }
-        let (position, index, count) = (
-            int(py, head.position),
-            int(py, head.index),
-            int(py, head.count),
-        );
-        let head = self.head.make(
-            py,
-            [
-                number, timestamp, id, node, position, index, segment, first, count,
-            ],
-        )?;
+        let (position, index, count) = (int(py, head.position), int(py, head.index), int(py, head.count));
+        let head = self.head.make(py, [number, timestamp, id, node, position, index, segment, first, count])?;
         let found = PyTuple::new(py, [head, origin, PyList::new(py, entries)?.into_any()])?;
-        Ok(Some(
-            PyTuple::new(py, [int(py, frame.after as u64), found.into_any()])?.into_any(),
-        ))
+        Ok(Some(PyTuple::new(py, [int(py, frame.after as u64), found.into_any()])?.into_any()))
     }
 
     /// The metadata of the next entry. None if it is not what an encoder writes.
-    fn metadata<'py>(
-        &self,
-        py: Python<'py>,
-        input: &mut Input<'_>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(given) = input.map_or_nil() else {
-            return Ok(None);
-        };
+    fn metadata<'py>(&self, py: Python<'py>, input: &mut Input<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(given) = input.map_or_nil() else { return Ok(None) };
         let pairs = given.unwrap_or(0);
         if pairs == 0 {
             return Ok(Some(self.no_metadata.bind(py).clone()));
         }
         let made = PyDict::new(py);
         for _ in 0..pairs {
-            let (Some(name), Some(value)) = (input.str(), input.str()) else {
-                return Ok(None);
-            };
+            let (Some(name), Some(value)) = (input.str(), input.str()) else { return Ok(None) };
             made.set_item(name, value)?;
         }
         Ok(Some(call(self.metadata.bind(py), [made.as_any()])?))
@@ -347,15 +278,9 @@ impl<'a> Body<'a> {
             payloads.push(input.bin()?);
         }
         if has_metadata {
-            return (input.array()? == length).then_some(Body {
-                payloads,
-                metadata: Some(input),
-            });
+            return (input.array()? == length).then_some(Body { payloads, metadata: Some(input) });
         }
-        input.is_empty().then_some(Body {
-            payloads,
-            metadata: None,
-        })
+        input.is_empty().then_some(Body { payloads, metadata: None })
     }
 }
 
@@ -373,23 +298,13 @@ impl Records {
     ) -> PyResult<Self> {
         let (entry, trx) = (Struct::new(py, entry)?, Struct::new(py, trx)?);
         let (origin, head) = (Struct::new(py, origin)?, Struct::new(py, head)?);
-        Ok(Records {
-            entry,
-            trx,
-            origin,
-            head,
-            metadata,
-            no_metadata,
-        })
+        Ok(Records { entry, trx, origin, head, metadata, no_metadata })
     }
 
     /// True if entries are made without calls of their classes.
     #[getter]
     fn is_direct(&self) -> bool {
-        self.entry.is_direct()
-            && self.trx.is_direct()
-            && self.origin.is_direct()
-            && self.head.is_direct()
+        self.entry.is_direct() && self.trx.is_direct() && self.origin.is_direct() && self.head.is_direct()
     }
 
     /// A reader of one partition: of records, or of one segment's frames.
@@ -404,15 +319,7 @@ impl Records {
         incarnation: Py<PyAny>,
         segment: Option<Py<PyString>>,
     ) -> Reader {
-        Reader {
-            records: slf,
-            space,
-            partition,
-            partitions,
-            seed,
-            incarnation,
-            segment,
-        }
+        Reader { records: slf, space, partition, partitions, seed, incarnation, segment }
     }
 
     /// (end, (head, origin, entries)) of the frame at `at`, without the entries before sequence `start`; None if it is
@@ -431,16 +338,8 @@ impl Records {
         incarnation: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(at) = at else { return Ok(None) };
-        let place = Place {
-            space,
-            partition,
-            partitions,
-            incarnation,
-        };
-        with_bytes(view, |view| {
-            self.decoded(py, &place, view, at, seed, start).transpose()
-        })
-        .transpose()
+        let place = Place { space, partition, partitions, incarnation };
+        with_bytes(view, |view| self.decoded(py, &place, view, at, seed, start).transpose()).transpose()
     }
 }
 
@@ -475,15 +374,11 @@ struct SameInt<'py> {
 
 impl<'py> SameInt<'py> {
     fn known(&self, number: u64) -> Option<Bound<'py, PyAny>> {
-        self.kept
-            .as_ref()
-            .filter(|kept| kept.0 == number)
-            .map(|kept| kept.1.clone())
+        self.kept.as_ref().filter(|kept| kept.0 == number).map(|kept| kept.1.clone())
     }
 
     fn get(&mut self, py: Python<'py>, number: u64) -> Bound<'py, PyAny> {
-        self.known(number)
-            .unwrap_or_else(|| self.kept.insert((number, int(py, number))).1.clone())
+        self.known(number).unwrap_or_else(|| self.kept.insert((number, int(py, number))).1.clone())
     }
 }
 
@@ -498,20 +393,13 @@ impl<'py> Same<'py> {
     fn segment(&mut self, py: Python<'py>, segment: &str) -> Bound<'py, PyAny> {
         match &self.segment {
             Some((kept, text)) if text == segment => kept.clone().into_any(),
-            _ => self
-                .segment
-                .insert((PyString::new(py, segment), segment.to_owned()))
-                .0
-                .clone()
-                .into_any(),
+            _ => self.segment.insert((PyString::new(py, segment), segment.to_owned())).0.clone().into_any(),
         }
     }
 
     /// Where each transaction has one entry, this is the number of the transaction before.
     fn position(&self, py: Python<'py>, position: u64) -> Bound<'py, PyAny> {
-        self.number
-            .known(position)
-            .unwrap_or_else(|| int(py, position))
+        self.number.known(position).unwrap_or_else(|| int(py, position))
     }
 }
 
@@ -527,17 +415,10 @@ impl<'py> Wanted<'_, 'py> {
         if data.len() > SHORT {
             return None;
         }
-        let at = if self.segment.is_some() {
-            0
-        } else {
-            lone_frame(data, self.seed)?
-        };
+        let at = if self.segment.is_some() { 0 } else { lone_frame(data, self.seed)? };
         let frame = Frame::decode(data, at, self.seed)?;
         let payload = frame.lone()?;
-        let right = frame.after == data.len()
-            && self
-                .segment
-                .is_none_or(|(_, text)| text == frame.head.segment);
+        let right = frame.after == data.len() && self.segment.is_none_or(|(_, text)| text == frame.head.segment);
         right.then_some((frame, payload))
     }
 
@@ -568,36 +449,20 @@ impl Reader {
         most: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (records, place, mut same) = (self.records.get(), self.place(py), Same::default());
-        let wanted = Wanted {
-            seed: self.seed,
-            segment: None,
-        };
+        let wanted = Wanted { seed: self.seed, segment: None };
         let raw = rows.raw(py);
         while entries.len() < most {
-            let Some((number, place_of)) = rows.next() else {
-                return Ok(None);
-            };
+            let Some((number, place_of)) = rows.next() else { return Ok(None) };
             let record = &raw.as_bytes()[place_of];
-            let lone = wanted
-                .lone(record)
-                .filter(|(frame, _)| frame.head.number == number);
+            let lone = wanted.lone(record).filter(|(frame, _)| frame.head.number == number);
             let Some((Frame { head, .. }, payload)) = lone else {
-                let item =
-                    PyTuple::new(py, [int(py, number), PyBytes::new(py, record).into_any()])?;
+                let item = PyTuple::new(py, [int(py, number), PyBytes::new(py, record).into_any()])?;
                 return Ok(Some(item.into_any()));
             };
             // In this order: `position` is the number of the transaction before.
             let segment = same.segment(py, head.segment);
             let number = int(py, number);
-            let entry = records.lone_entry(
-                py,
-                &place,
-                &mut same,
-                &head,
-                segment,
-                number.clone(),
-                payload,
-            )?;
+            let entry = records.lone_entry(py, &place, &mut same, &head, segment, number.clone(), payload)?;
             same.number.kept = Some((head.number, number));
             entries.append(entry)?;
         }
@@ -622,63 +487,33 @@ impl Reader {
         }
         let items = items.cast::<PyIterator>()?;
         let (records, place, mut same) = (self.records.get(), self.place(py), Same::default());
-        let text = self
-            .segment
-            .as_ref()
-            .map(|segment| segment.bind(py).to_cow())
-            .transpose()?;
-        let segment = self
-            .segment
-            .as_ref()
-            .zip(text.as_ref())
-            .map(|(segment, text)| (segment.bind(py), &**text));
-        let wanted = Wanted {
-            seed: self.seed,
-            segment,
-        };
+        let text = self.segment.as_ref().map(|segment| segment.bind(py).to_cow()).transpose()?;
+        let segment = self.segment.as_ref().zip(text.as_ref()).map(|(segment, text)| (segment.bind(py), &**text));
+        let wanted = Wanted { seed: self.seed, segment };
         while entries.len() < most {
             // SAFETY: `items` is an iterator. PyIter_Next returns a new reference, or null with or without an error.
-            let item =
-                unsafe { Bound::from_owned_ptr_or_opt(py, ffi::PyIter_Next(items.as_ptr())) };
+            let item = unsafe { Bound::from_owned_ptr_or_opt(py, ffi::PyIter_Next(items.as_ptr())) };
             let Some(item) = item else {
                 return match PyErr::take(py) {
                     Some(error) => Err(error),
                     None => Ok(None),
                 };
             };
-            let Ok(tuple) = item.cast::<PyTuple>() else {
-                return Ok(Some(item));
-            };
+            let Ok(tuple) = item.cast::<PyTuple>() else { return Ok(Some(item)) };
             let (number, data, first) = match segment {
                 None if tuple.len() == 2 => (tuple.get_item(0)?, tuple.get_item(1)?, None),
-                Some(_) if tuple.len() == 3 => (
-                    tuple.get_item(0)?,
-                    tuple.get_item(2)?,
-                    Some(tuple.get_item(1)?),
-                ),
+                Some(_) if tuple.len() == 3 => (tuple.get_item(0)?, tuple.get_item(2)?, Some(tuple.get_item(1)?)),
                 _ => return Ok(Some(item)),
             };
-            let Ok(bytes) = data.cast::<PyBytes>() else {
-                return Ok(Some(item));
-            };
-            let Some((Frame { head, .. }, payload)) = wanted.lone(bytes.as_bytes()) else {
-                return Ok(Some(item));
-            };
-            let right = number
-                .extract::<u64>()
-                .is_ok_and(|number| number == head.number)
-                && first.is_none_or(|first| {
-                    first
-                        .extract::<u64>()
-                        .is_ok_and(|first| first == head.first)
-                });
+            let Ok(bytes) = data.cast::<PyBytes>() else { return Ok(Some(item)) };
+            let Some((Frame { head, .. }, payload)) = wanted.lone(bytes.as_bytes()) else { return Ok(Some(item)) };
+            let right = number.extract::<u64>().is_ok_and(|number| number == head.number)
+                && first.is_none_or(|first| first.extract::<u64>().is_ok_and(|first| first == head.first));
             if !right {
                 return Ok(Some(item));
             }
             let segment = wanted.segment(py, &mut same, &head);
-            entries.append(
-                records.lone_entry(py, &place, &mut same, &head, segment, number, payload)?,
-            )?;
+            entries.append(records.lone_entry(py, &place, &mut same, &head, segment, number, payload)?)?;
         }
         Ok(None)
     }

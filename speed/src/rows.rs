@@ -50,9 +50,7 @@ impl Rows {
     }
 
     fn __next__<'py>(&mut self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some((number, place)) = self.next() else {
-            return Ok(None);
-        };
+        let Some((number, place)) = self.next() else { return Ok(None) };
         let record = PyBytes::new(py, &self.raw.bind(py).as_bytes()[place]);
         PyTuple::new(py, [PyInt::new(py, number).as_any(), record.as_any()]).map(Some)
     }
@@ -76,16 +74,8 @@ pub fn pack_rows(
         .chunks_exact(4)
         .map(|length| u32::from_ne_bytes([length[0], length[1], length[2], length[3]]))
         .collect();
-    let end = lengths
-        .iter()
-        .try_fold(at, |end, length| end.checked_add(*length as usize))?;
+    let end = lengths.iter().try_fold(at, |end, length| end.checked_add(*length as usize))?;
     number.checked_add(lengths.len() as u64)?;
     let left = lengths.iter().filter(|length| **length > 0).count();
-    (end <= raw.as_bytes().len()).then(|| Rows {
-        raw: raw.clone().unbind(),
-        lengths: lengths.into_iter(),
-        number,
-        at,
-        left,
-    })
+    (end <= raw.as_bytes().len()).then(|| Rows { raw: raw.clone().unbind(), lengths: lengths.into_iter(), number, at, left })
 }

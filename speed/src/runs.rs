@@ -52,18 +52,11 @@ impl Wanted {
     fn new(content: Content, file: &File, tail: &Tail<'_>, number: usize) -> Option<Self> {
         let (offset, length) = tail.place(number);
         let start = file.start.checked_add(offset as usize)?;
-        Some(Wanted {
-            content,
-            start,
-            length: length as usize,
-            seed: file.seed ^ offset,
-        })
+        Some(Wanted { content, start, length: length as usize, seed: file.seed ^ offset })
     }
 
     fn read(&self) -> Option<Block> {
-        self.content.bytes(self.start, self.length, |data| {
-            block::decode(data, self.seed)
-        })
+        self.content.bytes(self.start, self.length, |data| block::decode(data, self.seed))
     }
 }
 
@@ -115,17 +108,12 @@ impl File {
 /// The first file that may hold keys from `start` on, before `end`.
 fn first_at(files: &[File], start: &[u8], end: &[u8]) -> Option<usize> {
     let at = files.partition_point(|file| *file.last < *start);
-    files
-        .get(at)
-        .is_some_and(|file| *file.first < *end)
-        .then_some(at)
+    files.get(at).is_some_and(|file| *file.first < *end).then_some(at)
 }
 
 /// The file that holds `key` if any does.
 fn file_of<'a>(files: &'a [File], key: &[u8]) -> Option<&'a File> {
-    files
-        .get(files.partition_point(|file| *file.last < *key))
-        .filter(|file| file.holds(key))
+    files.get(files.partition_point(|file| *file.last < *key)).filter(|file| file.holds(key))
 }
 
 impl Directory {
@@ -133,57 +121,26 @@ impl Directory {
         let name = segment.as_bytes();
         let hash = hash_of_subject(name);
         let start = [&self.data, name, b"\0", &first.to_be_bytes()].concat();
-        let (end, status) = (
-            [&self.data, name, b"\x01"].concat(),
-            [&self.segments, name].concat(),
-        );
-        Subject {
-            hash,
-            mask: mask_of(hash),
-            start,
-            end,
-            status,
-        }
+        let (end, status) = ([&self.data, name, b"\x01"].concat(), [&self.segments, name].concat());
+        Subject { hash, mask: mask_of(hash), start, end, status }
     }
 
     fn tail<'py>(&self, py: Python<'py>, file: &File) -> Option<Bound<'py, Firsts>> {
-        self.tails.get().firsts(
-            py,
-            &Key {
-                partition: self.partition,
-                id: file.id,
-                number: -1,
-            },
-        )
+        self.tails.get().firsts(py, &Key { partition: self.partition, id: file.id, number: -1 })
     }
 
     /// The key of a block.
     fn key(&self, file: &File, number: usize) -> Key {
-        Key {
-            partition: self.partition,
-            id: file.id,
-            number: number as i64,
-        }
+        Key { partition: self.partition, id: file.id, number: number as i64 }
     }
 
     /// The file of a row while it is open.
     fn hold<'py>(&self, py: Python<'py>, file: &File) -> Option<(Held<'py>, Py<OpenRow>)> {
-        let known = file
-            .row
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .map(|row| row.clone_ref(py));
+        let known = file.row.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|row| row.clone_ref(py));
         if let Some(found) = known.and_then(|row| Some((row.get().hold(py)?, row))) {
             return Some(found);
         }
-        let row = self
-            .open_row
-            .bind(py)
-            .call1((&file.key,))
-            .ok()?
-            .cast_into::<OpenRow>()
-            .ok()?;
+        let row = self.open_row.bind(py).call1((&file.key,)).ok()?.cast_into::<OpenRow>().ok()?;
         let held = row.get().hold(py)?;
         let row = row.unbind();
         *file.row.lock().unwrap_or_else(PoisonError::into_inner) = Some(row.clone_ref(py));
@@ -192,13 +149,7 @@ impl Directory {
 
     /// One block, which is not put into the cache. The entries of peeks have a cache of their own, and a block that takes
     /// the memory of the one before finds it in the processor's cache.
-    fn glance<'py>(
-        &self,
-        py: Python<'py>,
-        file: &File,
-        tail: &Tail<'_>,
-        number: usize,
-    ) -> Option<Found<'py>> {
+    fn glance<'py>(&self, py: Python<'py>, file: &File, tail: &Tail<'_>, number: usize) -> Option<Found<'py>> {
         let key = self.key(file, number);
         if let Some(found) = self.blocks.get().find(py, &key) {
             return Some(Found::Kept(found.cast_into::<Block>().ok()?));
@@ -240,19 +191,13 @@ impl Directory {
                     Wanted::new(held[*held_at].0.content, span.file, &span.tail, *number)
                 })
                 .collect::<Option<_>>()?;
-            let read: Vec<Block> =
-                py.detach(|| wanted.iter().map(Wanted::read).collect::<Option<_>>())?;
+            let read: Vec<Block> = py.detach(|| wanted.iter().map(Wanted::read).collect::<Option<_>>())?;
             let bytes = wanted.iter().map(|part| part.length as u64).sum();
             held[0].1.get().counts.get().add(1, bytes);
             for ((at, _, span, number), block) in absent.into_iter().zip(read) {
                 let size = block.bytes();
                 let block = Bound::new(py, block).ok()?;
-                cache.keep(
-                    self.key(span.file, number),
-                    block.clone().into_any().unbind(),
-                    None,
-                    size,
-                );
+                cache.keep(self.key(span.file, number), block.clone().into_any().unbind(), None, size);
                 blocks[at] = Some(block);
             }
         }
@@ -264,9 +209,7 @@ impl Directory {
         if files.len() < 2 {
             return Some(false);
         }
-        let Some(file) = file_of(files, &subject.status) else {
-            return Some(false);
-        };
+        let Some(file) = file_of(files, &subject.status) else { return Some(false) };
         let tail = self.tail(py, file)?;
         Some(tail.get().tail(py).may_hold(subject.hash, subject.mask))
     }
@@ -291,31 +234,11 @@ impl Directory {
         let partition = hash_of_partition(partition);
         let file = |(first, last, id, key, start)| {
             let id: [u8; 16] = id;
-            File {
-                first,
-                last,
-                id,
-                key,
-                start,
-                seed: crc32(&id, seed),
-                row: Mutex::default(),
-            }
+            File { first, last, id, key, start, seed: crc32(&id, seed), row: Mutex::default() }
         };
-        let runs = runs
-            .into_iter()
-            .map(|files| files.into_iter().map(file).collect())
-            .collect();
+        let runs = runs.into_iter().map(|files| files.into_iter().map(file).collect()).collect();
         let (data, segments) = prefixes;
-        Directory {
-            blocks,
-            tails,
-            partition,
-            open_row,
-            runs,
-            inline,
-            data,
-            segments,
-        }
+        Directory { blocks, tails, partition, open_row, runs, inline, data, segments }
     }
 
     /// `segment_entries` of the blocks that `Runs.blocks_of` finds. None if Python has to find them.
@@ -332,23 +255,10 @@ impl Directory {
     ) -> PyResult<Option<(u64, bool, usize)>> {
         let text = segment.to_cow()?;
         let subject = self.subject(&text, first);
-        let Some((blocks, newest)) = self.blocks_of(py, &subject) else {
-            return Ok(None);
-        };
+        let Some((blocks, newest)) = self.blocks_of(py, &subject) else { return Ok(None) };
         let blocks: Vec<&Block> = blocks.iter().map(|block| block.get()).collect();
         let (range, bounds) = ((&subject.start[..], &subject.end[..]), (first, last));
-        segment::entries_of(
-            py,
-            reader.get(),
-            segment,
-            &blocks,
-            newest,
-            range,
-            bounds,
-            entries,
-            most,
-        )
-        .map(Some)
+        segment::entries_of(py, reader.get(), segment, &blocks, newest, range, bounds, entries, most).map(Some)
     }
 
     /// The last entry of the row that `Runs.last` finds, if it has at most `most` bytes. None if Python has to find it.
@@ -361,9 +271,7 @@ impl Directory {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let text = segment.to_cow()?;
         let subject = self.subject(&text, 1);
-        let Some(found) = self.last_block(py, &subject) else {
-            return Ok(None);
-        };
+        let Some(found) = self.last_block(py, &subject) else { return Ok(None) };
         let block = found.block();
         let low = block.find(&subject.start, 0);
         if block.find(&subject.end, low) == low + 1 && block.row(low).1.len() <= most {
@@ -374,9 +282,7 @@ impl Directory {
         if let Found::Read(block, key) = found {
             // Python looks at it next.
             let size = block.bytes();
-            self.blocks
-                .get()
-                .keep(key, Bound::new(py, block)?.into_any().unbind(), None, size);
+            self.blocks.get().keep(key, Bound::new(py, block)?.into_any().unbind(), None, size);
         }
         Ok(None)
     }
@@ -384,17 +290,11 @@ impl Directory {
 
 impl Directory {
     /// See `Runs.blocks_of`.
-    fn blocks_of<'py>(
-        &self,
-        py: Python<'py>,
-        subject: &Subject,
-    ) -> Option<(Vec<Bound<'py, Block>>, usize)> {
+    fn blocks_of<'py>(&self, py: Python<'py>, subject: &Subject) -> Option<(Vec<Bound<'py, Block>>, usize)> {
         let (start, end) = (&subject.start[..], &subject.end[..]);
         let mut tails = Vec::new();
         for (run, files) in self.runs.iter().enumerate() {
-            let Some(at) = first_at(files, start, end) else {
-                continue;
-            };
+            let Some(at) = first_at(files, start, end) else { continue };
             let file = &files[at];
             if *file.last < *end && files.get(at + 1).is_some_and(|next| *next.first < *end) {
                 return None;
@@ -415,17 +315,9 @@ impl Directory {
                     return None;
                 }
             }
-            spans.push(Span {
-                run: *run,
-                file,
-                tail,
-                first,
-                stop,
-            });
+            spans.push(Span { run: *run, file, tail, first, stop });
         }
-        let (newest, count) = spans.first().map_or((self.runs.len(), 0), |span| {
-            (span.run, span.stop - span.first)
-        });
+        let (newest, count) = spans.first().map_or((self.runs.len(), 0), |span| (span.run, span.stop - span.first));
         spans.reverse();
         let mut blocks = self.load(py, &spans)?;
         if let Some(inline) = &self.inline {
@@ -456,20 +348,12 @@ impl Directory {
         }
         for files in &self.runs {
             if let Some(at) = first_at(files, start, end) {
-                let at = at
-                    + files[at + 1..]
-                        .iter()
-                        .take_while(|file| *file.first < *end)
-                        .count();
+                let at = at + files[at + 1..].iter().take_while(|file| *file.first < *end).count();
                 let (file, firsts) = (&files[at], self.tail(py, &files[at])?);
                 let tail = firsts.get().tail(py);
                 if tail.may_hold(subject.hash, subject.mask) {
                     let block = tail.block_of(end);
-                    let first = if tail.first(block) < end {
-                        block
-                    } else {
-                        block.checked_sub(1)?
-                    };
+                    let first = if tail.first(block) < end { block } else { block.checked_sub(1)? };
                     return self.glance(py, file, &tail, first);
                 }
             }

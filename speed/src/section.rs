@@ -43,9 +43,7 @@ pub fn mask_of(hash: u32) -> u64 {
             .map(|pattern| {
                 let mixed = pattern.wrapping_mul(SPREAD);
                 let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(SPREAD);
-                [58, 52, 46, 40, 34]
-                    .iter()
-                    .fold(0, |mask, shift| mask | 1 << ((mixed >> shift) & 63))
+                [58, 52, 46, 40, 34].iter().fold(0, |mask, shift| mask | 1 << ((mixed >> shift) & 63))
             })
             .collect()
     });
@@ -54,10 +52,7 @@ pub fn mask_of(hash: u32) -> u64 {
 
 /// The bytes of the objects of a list. None if some are no bytes.
 fn all_bytes<'a>(objects: &'a [Bound<'_, PyAny>]) -> Option<Vec<&'a [u8]>> {
-    objects
-        .iter()
-        .map(|object| Some(object.cast::<PyBytes>().ok()?.as_bytes()))
-        .collect()
+    objects.iter().map(|object| Some(object.cast::<PyBytes>().ok()?.as_bytes())).collect()
 }
 
 /// Hashes are spread already.
@@ -99,8 +94,7 @@ pub fn section_rows<'py>(
     let (Some(keys), Some(values)) = (all_bytes(&keys), all_bytes(&values)) else {
         return Ok(None);
     };
-    if keys.len() != values.len() || new >= keys.len() || last.is_some_and(|last| keys[new] <= last)
-    {
+    if keys.len() != values.len() || new >= keys.len() || last.is_some_and(|last| keys[new] <= last) {
         return Ok(None);
     }
     if !keys[new..].is_sorted_by(|one, other| one < other) {
@@ -148,8 +142,7 @@ pub fn moved_blocks<'py>(
     let (mut at, mut rows, mut lengths) = (0u32, 0, Vec::with_capacity(4 * blocks.len()));
     for block in blocks {
         let (length, rest) = (u32::try_from(block.len()).ok()?, block.get(4..)?);
-        if block.len() < FRONT || crc32(rest, before ^ offset.checked_add(at)?) != u32_at(block, 0)?
-        {
+        if block.len() < FRONT || crc32(rest, before ^ offset.checked_add(at)?) != u32_at(block, 0)? {
             return None;
         }
         rows += u64::from(u32_at(block, 8)?);
@@ -163,10 +156,7 @@ pub fn moved_blocks<'py>(
 
 /// The body of a block, and its flags. `size`: the bytes of all keys and values.
 fn body_of(keys: &[&[u8]], values: &[&[u8]], size: usize) -> Option<(Vec<u8>, u8)> {
-    let wide = keys
-        .iter()
-        .chain(values)
-        .any(|part| part.len() > usize::from(u16::MAX));
+    let wide = keys.iter().chain(values).any(|part| part.len() > usize::from(u16::MAX));
     let mut body = Vec::with_capacity(2 * keys.len() * if wide { 4 } else { 2 } + size);
     for part in keys.iter().chain(values) {
         if wide {
@@ -183,17 +173,10 @@ fn body_of(keys: &[&[u8]], values: &[&[u8]], size: usize) -> Option<(Vec<u8>, u8
 
 /// The words of a filter of subjects with these hashes, which are integers of 32 bits. `once`: each is counted once.
 #[pyfunction]
-pub fn filter_words<'py>(
-    py: Python<'py>,
-    hashes: &Bound<'py, PyAny>,
-    once: bool,
-) -> Option<Bound<'py, PyBytes>> {
+pub fn filter_words<'py>(py: Python<'py>, hashes: &Bound<'py, PyAny>, once: bool) -> Option<Bound<'py, PyBytes>> {
     with_bytes(hashes, |data| {
-        let mut hashes: Vec<u32> = data
-            .chunks_exact(4)
-            .filter_map(|part| part.try_into().ok())
-            .map(u32::from_ne_bytes)
-            .collect();
+        let mut hashes: Vec<u32> =
+            data.chunks_exact(4).filter_map(|part| part.try_into().ok()).map(u32::from_ne_bytes).collect();
         if once {
             hashes.sort_unstable();
             hashes.dedup();

@@ -25,12 +25,7 @@ impl<'a> Piece<'a> {
         let (_start, _length) = (input.unsigned()?, input.unsigned()?);
         let frame = input.bin_or_nil()?;
         let (_before, _size) = (input.unsigned()?, input.unsigned()?);
-        Some(Piece {
-            number,
-            first,
-            count,
-            frame,
-        })
+        Some(Piece { number, first, count, frame })
     }
 }
 
@@ -107,23 +102,12 @@ impl<'a, 'py> Maker<'a, 'py> {
         entries: &'a Bound<'py, PyList>,
     ) -> Self {
         let (records, place, seed) = (reader.records.get(), reader.place(py), reader.seed);
-        Maker {
-            py,
-            records,
-            place,
-            seed,
-            segment,
-            text,
-            same: Same::default(),
-            entries,
-        }
+        Maker { py, records, place, seed, segment, text, same: Same::default(), entries }
     }
 
     /// Appends the entries of a frame from sequence `first` on. False if it is not that of `piece`, or left to Python.
     fn add(&mut self, frame: &[u8], piece: &Piece<'_>, first: u64) -> PyResult<bool> {
-        let Some(decoded) = Frame::decode(frame, 0, self.seed) else {
-            return Ok(false);
-        };
+        let Some(decoded) = Frame::decode(frame, 0, self.seed) else { return Ok(false) };
         let head = &decoded.head;
         let right = decoded.after == frame.len()
             && (head.number, head.first, head.count) == (piece.number, piece.first, piece.count)
@@ -135,24 +119,11 @@ impl<'a, 'py> Maker<'a, 'py> {
         if let Some(payload) = decoded.lone() {
             let number = PyInt::new(py, head.number).into_any();
             let segment = self.segment.clone().into_any();
-            let entry = self.records.lone_entry(
-                py,
-                place,
-                &mut self.same,
-                head,
-                segment,
-                number,
-                payload,
-            )?;
+            let entry = self.records.lone_entry(py, place, &mut self.same, head, segment, number, payload)?;
             self.entries.append(entry)?;
             return Ok(true);
         }
-        let Some(found) = self
-            .records
-            .decoded(py, place, frame, 0, self.seed, first)?
-        else {
-            return Ok(false);
-        };
+        let Some(found) = self.records.decoded(py, place, frame, 0, self.seed, first)? else { return Ok(false) };
         for entry in found.get_item(1)?.get_item(2)?.cast::<PyList>()? {
             self.entries.append(entry)?;
         }
@@ -160,26 +131,14 @@ impl<'a, 'py> Maker<'a, 'py> {
     }
 
     /// (the sequence after the last entry, True if the rows have no more of the entries first..last).
-    fn add_rows(
-        &mut self,
-        rows: &[(&[u8], &[u8])],
-        first: u64,
-        last: u64,
-        most: u64,
-    ) -> PyResult<(u64, bool)> {
+    fn add_rows(&mut self, rows: &[(&[u8], &[u8])], first: u64, last: u64, most: u64) -> PyResult<(u64, bool)> {
         let mut next = first;
         for (_, value) in rows {
             let mut input = Input::new(value);
-            let Some(count) = pieces(&mut input) else {
-                return Ok((next, false));
-            };
+            let Some(count) = pieces(&mut input) else { return Ok((next, false)) };
             for _ in 0..count {
-                let Some(piece) = Piece::decode(&mut input) else {
-                    return Ok((next, false));
-                };
-                let Some(after) = piece.first.checked_add(piece.count) else {
-                    return Ok((next, false));
-                };
+                let Some(piece) = Piece::decode(&mut input) else { return Ok((next, false)) };
+                let Some(after) = piece.first.checked_add(piece.count) else { return Ok((next, false)) };
                 if after <= next {
                     continue;
                 }
@@ -187,9 +146,7 @@ impl<'a, 'py> Maker<'a, 'py> {
                     return Ok((next, true));
                 }
                 let follows = piece.first <= next && after - 1 <= last && next - first < most;
-                let Some(frame) = piece.frame.filter(|_| follows) else {
-                    return Ok((next, false));
-                };
+                let Some(frame) = piece.frame.filter(|_| follows) else { return Ok((next, false)) };
                 if !self.add(frame, &piece, next)? {
                     return Ok((next, false));
                 }
@@ -224,29 +181,14 @@ pub fn segment_entries<'py>(
     most: u64,
 ) -> PyResult<Option<(u64, bool, usize)>> {
     let reader = reader.get();
-    let Some(segment) = &reader.segment else {
-        return Ok(None);
-    };
+    let Some(segment) = &reader.segment else { return Ok(None) };
     let mut held = Vec::with_capacity(blocks.len());
     for block in blocks {
-        let Ok(block) = block.cast_into::<Block>() else {
-            return Ok(None);
-        };
+        let Ok(block) = block.cast_into::<Block>() else { return Ok(None) };
         held.push(block);
     }
     let blocks: Vec<&Block> = held.iter().map(|block| block.get()).collect();
-    entries_of(
-        py,
-        reader,
-        segment.bind(py),
-        &blocks,
-        newest,
-        (start, end),
-        (first, last),
-        entries,
-        most,
-    )
-    .map(Some)
+    entries_of(py, reader, segment.bind(py), &blocks, newest, (start, end), (first, last), entries, most).map(Some)
 }
 
 /// The same of blocks that the twin has.
@@ -282,15 +224,11 @@ pub fn row_entries<'py>(
     most: u64,
 ) -> PyResult<Option<(u64, bool)>> {
     let reader = reader.get();
-    let Some(segment) = &reader.segment else {
-        return Ok(None);
-    };
+    let Some(segment) = &reader.segment else { return Ok(None) };
     let segment = segment.bind(py);
     let text = segment.to_cow()?;
     let mut maker = Maker::new(py, reader, segment, &text, entries);
-    maker
-        .add_rows(&[(&[], row.as_bytes())], first, last, most)
-        .map(Some)
+    maker.add_rows(&[(&[], row.as_bytes())], first, last, most).map(Some)
 }
 
 /// The last entry of a data row of the index. None if Python has to look at it.
@@ -301,9 +239,7 @@ pub fn last_entry<'py>(
     row: &Bound<'py, PyBytes>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let reader = reader.get();
-    let Some(segment) = &reader.segment else {
-        return Ok(None);
-    };
+    let Some(segment) = &reader.segment else { return Ok(None) };
     last_of(py, reader, segment.bind(py), row.as_bytes())
 }
 
@@ -314,19 +250,9 @@ pub fn last_of<'py>(
     segment: &Bound<'py, PyString>,
     row: &[u8],
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let Some(piece) = last_piece(row) else {
-        return Ok(None);
-    };
-    let Some(after) = piece
-        .first
-        .checked_add(piece.count)
-        .filter(|_| piece.count > 0)
-    else {
-        return Ok(None);
-    };
-    let Some(frame) = piece.frame else {
-        return Ok(None);
-    };
+    let Some(piece) = last_piece(row) else { return Ok(None) };
+    let Some(after) = piece.first.checked_add(piece.count).filter(|_| piece.count > 0) else { return Ok(None) };
+    let Some(frame) = piece.frame else { return Ok(None) };
     let text = segment.to_cow()?;
     let entries = PyList::empty(py);
     let mut maker = Maker::new(py, reader, segment, &text, &entries);

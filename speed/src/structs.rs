@@ -27,28 +27,18 @@ impl<const N: usize> Struct<N> {
 
     /// All fields of an instance of this very class. None for another object, or where their places are not known.
     pub fn fields<'py>(&self, object: &Bound<'py, PyAny>) -> Option<[Bound<'py, PyAny>; N]> {
-        self.borrowed(object)
-            .map(|fields| fields.map(|field| field.to_owned()))
+        self.borrowed(object).map(|fields| fields.map(|field| field.to_owned()))
     }
 
     /// The same without references of their own.
-    pub fn borrowed<'a, 'py>(
-        &self,
-        object: &'a Bound<'py, PyAny>,
-    ) -> Option<[Borrowed<'a, 'py, PyAny>; N]> {
+    pub fn borrowed<'a, 'py>(&self, object: &'a Bound<'py, PyAny>) -> Option<[Borrowed<'a, 'py, PyAny>; N]> {
         let (py, offsets) = (object.py(), self.offsets.as_ref()?);
         if object.get_type_ptr() != self.class.bind(py).as_type_ptr() {
             return None;
         }
         let places = offsets.map(|offset| {
             // SAFETY: each of these places of an instance holds a field, or null.
-            unsafe {
-                object
-                    .as_ptr()
-                    .byte_add(offset)
-                    .cast::<*mut ffi::PyObject>()
-                    .read()
-            }
+            unsafe { object.as_ptr().byte_add(offset).cast::<*mut ffi::PyObject>().read() }
         });
         if places.iter().any(|place| place.is_null()) {
             return None;
@@ -58,11 +48,7 @@ impl<const N: usize> Struct<N> {
     }
 
     /// An instance with all of its fields.
-    pub fn make<'py>(
-        &self,
-        py: Python<'py>,
-        values: [Bound<'py, PyAny>; N],
-    ) -> PyResult<Bound<'py, PyAny>> {
+    pub fn make<'py>(&self, py: Python<'py>, values: [Bound<'py, PyAny>; N]) -> PyResult<Bound<'py, PyAny>> {
         let class = self.class.bind(py);
         match &self.offsets {
             // SAFETY: `offsets` has found that each of these places holds a field, and that there is nothing else.
@@ -87,9 +73,7 @@ unsafe fn filled<'py, const N: usize>(
             return Err(PyErr::fetch(class.py()));
         }
         for (offset, value) in offsets.iter().zip(values) {
-            made.byte_add(*offset)
-                .cast::<*mut ffi::PyObject>()
-                .write(value.into_ptr());
+            made.byte_add(*offset).cast::<*mut ffi::PyObject>().write(value.into_ptr());
         }
         Ok(Bound::from_owned_ptr(class.py(), made))
     }
@@ -103,12 +87,8 @@ fn offsets<const N: usize>(class: &Bound<'_, PyType>) -> PyResult<Option<[usize;
     let flags = unsafe { ffi::PyType_GetFlags(class.as_type_ptr()) };
     let begin = size_of::<ffi::PyObject>();
     let end = begin + N * size_of::<*mut ffi::PyObject>();
-    let Ok(names) = class.getattr("__struct_fields__") else {
-        return Ok(None);
-    };
-    let Ok(names) = names.cast_into::<PyTuple>() else {
-        return Ok(None);
-    };
+    let Ok(names) = class.getattr("__struct_fields__") else { return Ok(None) };
+    let Ok(names) = names.cast_into::<PyTuple>() else { return Ok(None) };
     let plain = flags & ffi::Py_TPFLAGS_HAVE_GC == 0
         && class.getattr("__basicsize__")?.extract::<usize>()? == end
         && class.getattr("__itemsize__")?.extract::<usize>()? == 0
@@ -122,20 +102,12 @@ fn offsets<const N: usize>(class: &Bound<'_, PyType>) -> PyResult<Option<[usize;
     for _ in 0..N {
         values.push(object.call0()?);
     }
-    let Ok(values): Result<[Bound<'_, PyAny>; N], _> = values.try_into() else {
-        return Ok(None);
-    };
+    let Ok(values): Result<[Bound<'_, PyAny>; N], _> = values.try_into() else { return Ok(None) };
     let example = call(class, values.each_ref())?;
     let mut offsets = [0; N];
     for offset in (begin..end).step_by(size_of::<*mut ffi::PyObject>()) {
         // SAFETY: an instance has `__basicsize__` bytes.
-        let held = unsafe {
-            example
-                .as_ptr()
-                .byte_add(offset)
-                .cast::<*mut ffi::PyObject>()
-                .read()
-        };
+        let held = unsafe { example.as_ptr().byte_add(offset).cast::<*mut ffi::PyObject>().read() };
         match values.iter().position(|value| value.as_ptr() == held) {
             Some(at) => offsets[at] = offset,
             None => return Ok(None),
@@ -147,9 +119,7 @@ fn offsets<const N: usize>(class: &Bound<'_, PyType>) -> PyResult<Option<[usize;
     // SAFETY: there are as many places as fields. Each place holds a field, and each field has a place.
     let made = unsafe { filled(class, &offsets, values.clone()) }?;
     for (name, value) in names.iter().zip(&values) {
-        let Ok(name) = name.cast_into::<PyString>() else {
-            return Ok(None);
-        };
+        let Ok(name) = name.cast_into::<PyString>() else { return Ok(None) };
         if !made.getattr(name)?.is(value) {
             return Ok(None);
         }

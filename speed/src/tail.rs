@@ -19,10 +19,7 @@ impl<T: Element> Numbers<T> {
         let buffer = PyBuffer::get(object).ok()?;
         // SAFETY: the exporter keeps the numbers where they are until the buffer is released, and nobody changes them.
         let all = unsafe { buffer.as_slice_ptr()?.as_ref() };
-        Some(Numbers {
-            all,
-            _buffer: buffer,
-        })
+        Some(Numbers { all, _buffer: buffer })
     }
 
     fn all(&self) -> &[T] {
@@ -52,12 +49,7 @@ pub struct Tail<'a> {
 impl Firsts {
     pub fn tail<'a>(&'a self, py: Python<'a>) -> Tail<'a> {
         let (starts, offsets, words) = (self.starts.all(), self.offsets.all(), self.words.all());
-        Tail {
-            index: self.index.as_bytes(py),
-            starts,
-            offsets,
-            words,
-        }
+        Tail { index: self.index.as_bytes(py), starts, offsets, words }
     }
 }
 
@@ -73,10 +65,7 @@ impl<'a> Tail<'a> {
 
     /// The place of a block: (start, length) in the section.
     pub fn place(&self, block: usize) -> (u32, u32) {
-        (
-            self.offsets[block],
-            self.offsets[block + 1] - self.offsets[block],
-        )
+        (self.offsets[block], self.offsets[block + 1] - self.offsets[block])
     }
 
     pub fn may_hold(&self, hash: u32, mask: u64) -> bool {
@@ -115,11 +104,8 @@ pub fn firsts(
     words: &Bound<'_, PyAny>,
 ) -> Option<Firsts> {
     let index = index.cast::<PyBytes>().ok()?;
-    let (starts, offsets, words) = (
-        Numbers::<u32>::new(starts)?,
-        Numbers::<u32>::new(offsets)?,
-        Numbers::<u64>::new(words)?,
-    );
+    let (starts, offsets, words) =
+        (Numbers::<u32>::new(starts)?, Numbers::<u32>::new(offsets)?, Numbers::<u64>::new(words)?);
     let ascend = |numbers: &[u32]| numbers.windows(2).all(|pair| pair[0] <= pair[1]);
     let right = starts.all().len() > 1
         && starts.all().len() == offsets.all().len()
@@ -127,23 +113,13 @@ pub fn firsts(
         && ascend(starts.all())
         && ascend(offsets.all())
         && *starts.all().last()? as usize <= index.as_bytes().len();
-    right.then(|| Firsts {
-        index: index.clone().unbind(),
-        starts,
-        offsets,
-        words,
-    })
+    right.then(|| Firsts { index: index.clone().unbind(), starts, offsets, words })
 }
 
 /// `first`, and its sums with the numbers so far, as this machine's u32. `data`: little-endian numbers of 2 or 4 bytes. None
 /// if a sum is too large, or if the last number is cut short.
 #[pyfunction]
-pub fn running_sums<'py>(
-    py: Python<'py>,
-    data: &[u8],
-    width: usize,
-    first: u32,
-) -> Option<Bound<'py, PyBytes>> {
+pub fn running_sums<'py>(py: Python<'py>, data: &[u8], width: usize, first: u32) -> Option<Bound<'py, PyBytes>> {
     if !matches!(width, 2 | 4) || data.len() % width != 0 {
         return None;
     }
@@ -151,11 +127,7 @@ pub fn running_sums<'py>(
     let mut sums = Writer::new(py, size_of::<u32>() * (data.len() / width + 1))?;
     sums.add(&sum.to_ne_bytes());
     for number in data.chunks_exact(width) {
-        let number = if width == 2 {
-            u16_at(number, 0)?
-        } else {
-            u32_at(number, 0)? as usize
-        };
+        let number = if width == 2 { u16_at(number, 0)? } else { u32_at(number, 0)? as usize };
         sum = sum.checked_add(u32::try_from(number).ok()?)?;
         sums.add(&sum.to_ne_bytes());
     }

@@ -57,11 +57,7 @@ fn decompress_into<C: WriteBuf + ?Sized>(content: &mut C, data: &[u8]) -> Option
 /// The content of the frame that `data` begins with, if the frame says that it holds exactly `raw` bytes.
 ///
 /// `buffer` makes an empty vector with room for so many.
-pub fn content_of(
-    data: &[u8],
-    raw: usize,
-    buffer: impl FnOnce(usize) -> Vec<u8>,
-) -> Option<Vec<u8>> {
+pub fn content_of(data: &[u8], raw: usize, buffer: impl FnOnce(usize) -> Vec<u8>) -> Option<Vec<u8>> {
     let (data, says) = frame(data, raw)?;
     if says != raw {
         return None;
@@ -72,11 +68,7 @@ pub fn content_of(
 
 /// The content of the frame that `data` begins with. None if it is more than `most` bytes, or if Python has to decide.
 #[pyfunction]
-pub fn decompress<'py>(
-    py: Python<'py>,
-    data: &Bound<'py, PyAny>,
-    most: usize,
-) -> Option<Bound<'py, PyBytes>> {
+pub fn decompress<'py>(py: Python<'py>, data: &Bound<'py, PyAny>, most: usize) -> Option<Bound<'py, PyBytes>> {
     with_bytes(data, |data| {
         let (data, says) = frame(data, most)?;
         let refused = || PyValueError::new_err("left to Python");
