@@ -437,13 +437,14 @@ class Store:
         TypeError or ValueError for an invalid retention.
         """
         from .log.floors import Control, Retained
-        from .removing.limits import stored
+        from .removing.limits import check_shares, stored
 
         check_name(space, "space")
         kept = stored(retention)
         check_type(expected, SpaceSettings, "expected is what store.space_settings(…) returned", optional=True)
         self._handle.check_open()
         known = self._shared.ready(space, ())
+        check_shares(space, kept, len(known.partitions))
         request = Request((), control=Control(retention=kept))
         if expected is not None:
             request.condition = lambda: known.described() == expected

@@ -35,6 +35,8 @@ def check_room(
     most, most_bytes = retention.max_entries // share, retention.max_bytes // share
     for name, (count, size) in wanted.items():
         what = f"segment {name!r} of space {partition.space!r}" if name else f"space {partition.space!r}"
+        if share > 1:
+            what = f"partition {partition.partition} of {what}, which has one of {share} shares,"
         if (retention.max_entries and count > most) or (retention.max_bytes and size > most_bytes):
             return TransactionTooLarge(
                 f"{count} entries with {size} bytes can never fit: {what} holds at most {_bounds(most, most_bytes)}"

@@ -10,7 +10,7 @@ from ..log.offsets import Offset
 from ..retention import Retention
 from .trim import Limit
 
-__all__ = ["limit_of", "stored"]
+__all__ = ["check_shares", "limit_of", "stored"]
 
 
 def limit_of(space: str, segment: str | None, before: Any, keep_entries: Any, keep_bytes: Any, max_age: Any) -> Limit:
@@ -67,6 +67,17 @@ def stored(retention: Retention) -> Retained:
         retention.per,
         retention.when_full,
     )
+
+
+def check_shares(space: str, retention: Retained, partitions: int) -> None:
+    """Raise ValueError if a partition's share of a bound of the space is nothing: then no entry could stay."""
+    for name in ("max_entries", "max_bytes"):
+        bound = getattr(retention, name)
+        if retention.per == "space" and 0 < bound < partitions:
+            raise ValueError(
+                f"the space {space!r} has {partitions} partitions, and each has its share of {name}: choose "
+                f"{partitions} or more, not {bound}"
+            )
 
 
 def _count(value: Any, name: str, least: int = 0) -> None:

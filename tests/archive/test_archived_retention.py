@@ -157,10 +157,11 @@ def trims() -> Iterator[Any]:
 
 
 def retentions() -> Iterator[Any]:
-    bounds: list[dict[str, Any]] = [{"max_entries": most} for most in (1, 4, 18, 1000)]
-    bounds += [{"max_bytes": most} for most in (1, 12, 50, 150, 100_000)]
-    bounds += [{"max_entries": 12, "max_bytes": 60, "max_age": 7200 + 120.0}]
     for per in ("space", "segment"):
+        least = 3 if per == "space" else 1  # a space's bound leaves each of three partitions a share
+        bounds: list[dict[str, Any]] = [{"max_entries": most} for most in (least, 4, 18, 1000)]
+        bounds += [{"max_bytes": most} for most in (least, 12, 50, 150, 100_000)]
+        bounds += [{"max_entries": 12, "max_bytes": 60, "max_age": 7200 + 120.0}]
         for bound in bounds:
             name = " ".join(f"{key[4:]} {value}" for key, value in bound.items())
             yield pytest.param(Retention(**bound, per=per), id=f"{per} {name}")

@@ -179,6 +179,22 @@ class Removing(StoreSubject):
                 store.produce("a", "s", [Record(b"more")])
             same(self.sequences(self.stranger(), "a", "s"), [last - 2, last - 1, last], f"room in the space, {who}")
 
+    def test_a_bound_of_a_space_leaves_each_partition_a_share(self) -> None:
+        """A retention hides every entry, as the share of a partition is nothing; or an error names the whole space."""
+        self.store.create_space("a", 4)
+        for number in range(8):
+            self.put("a", f"s{number}", [b"x"])
+        for retention in (Retention(max_entries=3, per="space"), Retention(max_bytes=3, per="space")):
+            with refusing(ValueError, f"{retention}"):
+                self.store.set_retention("a", retention)
+        for who, store in self.readers():
+            same(len(list(store.consume_space("a"))), 8, f"entries to {who}")
+        self.store.set_retention("a", Retention(max_entries=4, per="space", when_full="reject"))
+        with refusing(SpaceFull, "an entry more than the share of the partition") as found:
+            for _ in range(2):
+                self.put("a", "{s}", [b"x"])
+        same("has one of 4 shares" in str(found.error), True, "the error names the share")
+
     def test_what_is_erased_is_given_out_no_more(self) -> None:
         """An erased entry is read, or another one is not."""
         for space in self.spaces():
