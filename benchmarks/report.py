@@ -17,7 +17,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 _APPEND = (
-    "A commit of one record makes 20 Python calls. With the twin, the commit takes about 8 µs of CPU: 6.5 in the "
+    "A commit of one record makes 14 Python calls. With the twin, the commit takes about 7 µs of CPU: 5.5 in the "
     "interpreter and the twin, and 1.5 in the kernel. Upkeep takes 3 more. SQLite is written in C, and takes 13 in all."
 )
 _READ_ONES = (
