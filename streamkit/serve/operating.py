@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .keys import refused
+from .operation import JSON, Operation
 from .problems import Problem
 from .request import Request
 from .responses import Answer, json_answer
@@ -72,4 +73,4 @@ def register(router: Router) -> None:
     router.add("GET HEAD", "/healthz", health, "")
     router.add("GET HEAD", "/readyz", ready, "")
     router.add("GET", "/metrics", metrics, "admin")
-    router.add("POST", "/v1/tickets", ticket, "read")
+    router.add("POST", "/v1/tickets", ticket, "read", Operation(body={JSON: TicketIn}, answers={201: Ticket}))

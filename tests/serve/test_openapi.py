@@ -48,7 +48,7 @@ def test_the_document_names_every_route_of_the_interface(served: Served) -> None
     own = {
         (route.method, route.pattern)
         for route in routes
-        if route.pattern.startswith(("/v1/stores", "/v1/keys", "/v1/ws"))
+        if route.pattern.startswith(("/v1/stores", "/v1/keys", "/v1/tickets", "/v1/ws"))
     }
     own = {(method, path) for method, path in own if "/stream/" not in path and method != "QUERY"}
     assert own == described
