@@ -505,7 +505,7 @@ class Route:
         """Forget the route. Its copies stay. A route that is created again begins where `start` says."""
         with self._mutex:
             while (state := self._register.read()) is not None:
-                if self._register.write(msgspec.structs.replace(state, deleted=True)):
+                if self._register.write(msgspec.structs.replace(state, deleted=True, failure=None, resumed=None)):
                     break
         self.close()
 

@@ -102,12 +102,15 @@ class Register:
         self._name = name
         self.sequence = 0
         self.state: RouteState | None = None
+        self.deleted: RouteState | None = None
+        """The last record of a route that was deleted."""
 
     def read(self) -> RouteState | None:
         """The state, None if there is none (any more)."""
         entry = self._store.peek(_SPACE, self._name)
         if entry.sequence != self.sequence:
-            self.state = decode(self._name, entry.payload)
+            found = decode(self._name, entry.payload) if entry.sequence else None
+            self.state, self.deleted = (None, found) if found is None or found.deleted else (found, None)
             self.sequence = entry.sequence
         return self.state
 
@@ -127,7 +130,7 @@ class Register:
         return True
 
 
-def decode(name: str, payload: bytes) -> RouteState | None:
+def decode(name: str, payload: bytes) -> RouteState:
     try:
         state = json_decoder(RouteState).decode(payload)
     except msgspec.DecodeError as error:
@@ -137,7 +140,7 @@ def decode(name: str, payload: bytes) -> RouteState | None:
             f"the state of the route {name!r} was written by a newer streamkit (format {state.format}, this one "
             f"reads {FORMAT})"
         )
-    return None if state.deleted else state
+    return state
 
 
 def status_of(name: str, state: RouteState, behind: float | None) -> RouteStatus:
@@ -187,6 +190,8 @@ def forget_failures(store: Store, space: str, is_gone: Callable[[str, int], bool
     names = []
     for name in list(store.get_segments(_SPACE)):
         register = Register(store, name)
+        if register.read() is None and (old := register.deleted) is not None and (old.failure or old.resumed):
+            register.write(msgspec.structs.replace(old, failure=None, resumed=None))
         while (state := register.read()) is not None and state.source == space:
             clean = msgspec.structs.replace(state, failure=forgotten(state.failure), resumed=forgotten(state.resumed))
             if clean == state or register.write(clean):

@@ -9,6 +9,7 @@ from time import time
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
@@ -17,6 +18,7 @@ from streamkit.errors import CorruptData, StoreClosed
 from streamkit.groups import Consumer, Delivery, Group, Settlement
 from streamkit.log.keys import HEAD, partition_key
 from streamkit.names import internal_name
+from streamkit.routes.state import Register
 from streamkit.store import inner
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
@@ -90,6 +92,36 @@ SETTLES: dict[str, Callable[[Group, Consumer, Delivery], object]] = {
         [Settlement(receipt=delivery.receipt, action="reject", reason=delivery.entry.payload.decode())]
     ),
 }
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["", "by an earlier release"])
+def test_a_deleted_route_keeps_no_text(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], earlier: bool
+) -> None:
+    """Earlier releases left the text in the last record of a deleted route."""
+    url, stored = place
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        route = store.route(
+            "numbers", source="jobs", target="numbers", transform=lambda entry: b"%d" % int(entry.payload)
+        )
+        route.catch_up()
+        if earlier:
+            register = Register(store, "numbers")
+            state = register.read()
+            assert state is not None
+            assert register.write(replace(state, deleted=True))
+        else:
+            route.delete()
+        assert store.get_routes() == []
+        assert found_in(stored(), SECRET)
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+        assert store.get_routes() == []
+        store.produce("jobs", "bob", [Record(b"3")])
+        store.route("numbers", source="jobs", target="numbers").catch_up()
+        assert [entry.payload for entry in store.consume_space("numbers")] == [b"3"]
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
