@@ -156,4 +156,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem(code, str(error), gap=msgspec.to_builtins(error.gap))
         case errors.OutcomeUnknown():
             return Problem(code, str(error), transaction=str(error.transaction_id))
+        case errors.StoreClosed():  # its text may have a path of this machine
+            return Problem(code, "the store, or the space, was closed or deleted meanwhile: ask again")
     return Problem(code, str(error), retryable=retryable)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from uuid import uuid4
 
 from fix_serve import Served
 
+import streamkit
 from streamkit import Record
 
 SPACE = "spaces/s"
@@ -145,3 +147,18 @@ def test_another_store_is_named_by_its_uuid(served: Served) -> None:
     assert served.ask("GET", path).json["entries"][0]["text"] == "x"
     assert list(served.store.get_spaces()) == []
     assert served.ask("GET", "/v1/stores/nothing/spaces").status == 404
+
+
+def test_the_answer_for_a_store_that_was_deleted_beside_the_server_names_no_path(tmp_path: Path) -> None:
+    served = Served(tmp_path.as_uri())
+    try:
+        entries = "spaces/s/segments/a/entries"
+        assert served.ask("POST", entries, {"text": "x"}).status == 201
+        with streamkit.connect(tmp_path.as_uri()) as client:
+            client.delete_store(served.id)
+        refused = served.ask("POST", entries, {"text": "y"})
+        assert (refused.status, refused.json["type"]) == (503, "urn:streamkit:store-closed")
+        assert str(tmp_path) not in refused.body.decode()
+        assert served.ask("POST", entries, {"text": "y"}).status == 201
+    finally:
+        served.close()
