@@ -617,7 +617,7 @@ class Store:
         backups) are not reached.
         LeaseNotAcquired while another process archives: the entries are unreadable already, and the next call removes
         them from storage. Of a space that does not exist, the report has 0 entries. If the space was deleted, texts of
-        failures that quote its entries are erased.
+        failures that quote its entries are erased. An interrupted deletion is completed.
         """
         from .removing.copies import Copies
         from .removing.erase import erase_deleted, erase_space
@@ -625,11 +625,18 @@ class Store:
         check_name(space, "space")
         chosen = check_erasure(segment, first, last, metadata, sequences)
         self._handle.check_open()
-        known = self._shared.look_up(space, headless=True)[0]
+        try:
+            known = self._shared.look_up(space, headless=True)[0]
+            if known is not None:
+                report = erase_space(known, segment, first, last, metadata, dry_run, progress, Copies(self), chosen)
+        except StoreClosed:
+            partitions = self._half_deleted(space)
+            if dry_run or not partitions:
+                raise
+            self._delete(space, partitions)  # a deletion was interrupted
+            known = None
         if known is None:
             report = erase_deleted(space, self._shared.clock, dry_run, Copies(self))
-        else:
-            report = erase_space(known, segment, first, last, metadata, dry_run, progress, Copies(self), chosen)
         return report.of(self.id, segment, first, last, metadata, chosen)
 
     # -- following ----------------------------------------------------------------------------------------------
@@ -1283,6 +1290,14 @@ def inner(store: Store) -> OpenStore:
 def eraser_lease(store: Store, name: str, wait: float) -> Lease:
     """The lease under which erased entries are removed. It waits up to `wait` seconds."""
     return store._eraser_lease(name, wait)
+
+
+def complete_deletion(store: Store, space: str) -> None:
+    """Complete the interrupted deletion of a space that raises StoreClosed; look for it again if there is none."""
+    partitions = store._half_deleted(space)
+    if partitions:
+        store._delete(space, partitions)
+    store._shared.forget_space(space)
 
 
 def append_expected(store: Store, space: str, segment: str, payload: bytes, expected: int) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from ..backend import RemovesLeftovers
-from ..errors import UNREADABLE, MissingDependency, repair_for
+from ..errors import UNREADABLE, MissingDependency, StoreClosed, repair_for
 from ..leases import Lease
 from ..log.partition import Partition
 from ..names import InternalName
 from ..space import Space
-from ..store import Store, eraser_lease, inner
+from ..store import Store, complete_deletion, eraser_lease, inner
 from ..warn import warn
 from .erase import erase_matching
 from .imports import incomplete_writes
@@ -96,8 +96,17 @@ class Copies:
         """Erase the snapshots of segments that contain a sequence from `since` on."""
         if isinstance(space, InternalName):
             return Rewritten()
-        snapshots = self._space(snapshots_of(space))
-        return Rewritten() if snapshots is None else erase_snapshots(snapshots, since, self)
+        name = snapshots_of(space)
+        for attempt in range(2):
+            try:
+                snapshots = self._space(name)
+                return Rewritten() if snapshots is None else erase_snapshots(snapshots, since, self)
+            except StoreClosed:
+                # A deletion of the space begins with its snapshots, and may have been interrupted there.
+                if attempt:
+                    raise
+                complete_deletion(self._store, name)
+        return Rewritten()
 
     def archived_with(self, partition: Partition, metadata: Mapping[str, str], last: int) -> Iterable[tuple[str, int]]:
         """Return (segment, sequence) of a partition's archived entries, up to transaction `last`, that have all pairs.

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+import streamkit
 from harness import foreign_engines
 from harness.deep_search import files_below, found_in, rows_in_memory
 from streamkit import Record, Retention, Store
 from streamkit.archive_url import archive_place
 from streamkit.backend import Driver
 from streamkit.client import Client
+from streamkit.clock import SYSTEM_CLOCK
 from streamkit.eventsourcing import Aggregate, Repository, event
-from streamkit.testing import ManualClock
+from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit.views import Latest
 from streamkit_local.driver import LocalDriver
 from streamkit_memory.driver import MemoryDriver
@@ -269,6 +272,29 @@ def test_columns_that_others_have_added_lose_the_values_of_erased_entries(
     place.store.archive("a")
     assert len(list(other.consume_space("a"))) == 4
     assert place.store.verify().ok
+
+
+def test_an_erasure_completes_a_deletion_that_was_interrupted() -> None:
+    """The deletion begins with the snapshots. The space itself is as before until its own log has ended."""
+    at, survived = 0, 0
+    while True:
+        name, id = uuid4().hex, uuid4()
+        with streamkit.connect(f"memory://{name}?remote=1") as client:
+            store = client.store(id)
+            people = Repository(store, "a", Person, snapshot_every=2)
+            for text in ("one", "two", "three"):
+                people.execute("user-17", lambda person, text=text: person.say(f"{TAG.decode()} {text}"))  # type: ignore[misc]
+        killed = FaultyDriver(MemoryDriver(name, remote=True), Plan.at(at, Fault.CRASH_BEFORE))
+        with suppress(Crash):
+            Client("memory://", killed, 5.0, None, 64 << 20, SYSTEM_CLOCK, None).store(id).delete_space("a")
+        with streamkit.connect(f"memory://{name}?remote=1") as client:
+            survived += client.store(id).erase("a", "user-17").entries == 3
+            assert found_in(rows_in_memory(f"memory://{name}"), TAG) == [], f"killed before call {at}"
+        if not killed.faults.crashed:
+            break
+        at += 1
+    assert at > 20
+    assert survived > 8
 
 
 def test_an_erasure_that_finds_nothing_overwrites_what_is_left_of_deleted_rows(place: Place) -> None:
