@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from uuid import UUID
 
 from .arguments import (
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from .archive import ArchiveReport, CompactReport, RestoreReport, Spread
     from .archive.read import Archive
     from .backup import BackupPoint, BackupReport, BackupRestored
-    from .groups import Group, Queue
+    from .groups import Group, GroupOptions, Queue, QueueOptions
     from .index.verify import VerifyReport
     from .members import Members
     from .removing.report import EraseReport, StoreSize, TrimReport
@@ -745,7 +745,12 @@ class Store:
     # -- groups -------------------------------------------------------------------------------------------------
 
     def group(
-        self, space: str, name: str, *, start: AnyOffset | Literal["beginning", "end"] = "beginning", **settings: Any
+        self,
+        space: str,
+        name: str,
+        *,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+        **settings: Unpack[GroupOptions],
     ) -> Group:
         """Open the group `name` of a space; create it if it does not exist. Given settings must equal those of an
         existing group.
@@ -763,7 +768,7 @@ class Store:
         self._handle.check_open()
         return open_group(self, space, name, start, settings)
 
-    def queue(self, name: str, **settings: Any) -> Queue:
+    def queue(self, name: str, **settings: Unpack[QueueOptions]) -> Queue:
         """Open the queue `name`: a space of jobs with one shared group, whose acknowledged entries are trimmed.
         Settings are `ack_timeout`, `max_deliveries`, `retry_delay`, `max_pending` and `lanes`, as of `group`.
         """

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from concurrent.futures import Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
 from ..arguments import check_seconds, completed
 from ..errors import DeliveryLost, StreamkitError
-from ..groups import Consumer, Delivery, Group, GroupSettings, Queue, RunReport, Settlement
+from ..groups import Consumer, Delivery, Group, GroupChanges, GroupSettings, Queue, RunReport, Settlement
 from ..groups.run import Stop, check_run, log_failure
 from ..warn import warn
 from .threads import Calls
@@ -261,7 +261,7 @@ class AsyncGroup(_Twin[Group]):
     redrive = _awaited(Group.redrive)
     seek = _awaited(Group.seek)
 
-    async def configure(self, **settings: Any) -> None:
+    async def configure(self, **settings: Unpack[GroupChanges]) -> None:
         """See `Group.configure`."""
         await self.calls.call(partial(self.sync.configure, **settings))
 

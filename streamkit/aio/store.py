@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from ..arguments import check_function, completed
 from ..causation import present_causes
@@ -28,6 +28,7 @@ from .writing import CommitQueue, LoopRequest
 
 if TYPE_CHECKING:
     from ..archive import RestoreReport
+    from ..groups import GroupOptions, QueueOptions
     from ..routes import RouteStatus
     from ..salvage import SalvageReport
     from ..types.aio import AsyncTypedStore
@@ -328,7 +329,12 @@ class AsyncStore:
     # -- groups -------------------------------------------------------------------------------------------------
 
     async def group(
-        self, space: str, name: str, *, start: AnyOffset | Literal["beginning", "end"] = "beginning", **settings: Any
+        self,
+        space: str,
+        name: str,
+        *,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+        **settings: Unpack[GroupOptions],
     ) -> AsyncGroup:
         """The group `name` of a space, made if it is not there. See Store.group; its methods are awaited."""
         found = await self.calls.call(partial(self.sync.group, space, name, start=start, **settings))
@@ -336,7 +342,7 @@ class AsyncStore:
 
         return AsyncGroup(found, self.calls)
 
-    async def queue(self, name: str, **settings: Any) -> AsyncQueue:
+    async def queue(self, name: str, **settings: Unpack[QueueOptions]) -> AsyncQueue:
         """The queue `name`: a space of jobs with one shared group. See Store.queue; its methods are awaited."""
         found = await self.calls.call(partial(self.sync.queue, name, **settings))
         from .groups import AsyncQueue

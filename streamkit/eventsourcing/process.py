@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..arguments import check_function, check_type, completed
 from ..model import Entry
@@ -14,7 +14,7 @@ from .events import EVENT
 from .repository import Repository
 
 if TYPE_CHECKING:
-    from ..groups import Delivery, Group, GroupStatus, RunReport
+    from ..groups import Delivery, Group, GroupOptions, GroupStatus, RunReport
 
 __all__ = ["DomainEvent", "ProcessManager"]
 
@@ -148,7 +148,7 @@ class ProcessManager:
         reactions: Mapping[str, Reaction] | Reaction,
         *,
         start: Any = "beginning",
-        **settings: Any,
+        **settings: Unpack[GroupOptions],
     ) -> None:
         self.name = check_name(name, "group")
         check_type(source, Repository, "a process manager reacts to the events of a Repository")
@@ -160,7 +160,7 @@ class ProcessManager:
             check_function("a reaction", reaction, "a DomainEvent")
         self._reactions = reactions
         self._start = start
-        self._settings = {"mode": "key_shared", **settings}
+        self._settings: GroupOptions = {"mode": "key_shared", **settings}
         self._group: Group | None = None
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .group import Group
     from .queue import Queue
     from .run import RunReport
-    from .settings import GroupSettings
+    from .settings import GroupChanges, GroupOptions, GroupSettings, QueueOptions
     from .settling import Settled, Settlement
     from .values import ConsumerStatus, DeadLetter, Delivery, GroupGap, GroupStatus, Pending
 
@@ -25,11 +25,14 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Group",
+    "GroupChanges",
     "GroupGap",
+    "GroupOptions",
     "GroupSettings",
     "GroupStatus",
     "Pending",
     "Queue",
+    "QueueOptions",
     "RunReport",
     "Settled",
     "Settlement",
@@ -43,7 +46,7 @@ if not TYPE_CHECKING:  # a type checker tells of names that are not there
             ".group": ("Group",),
             ".queue": ("Queue",),
             ".run": ("RunReport",),
-            ".settings": ("GroupSettings",),
+            ".settings": ("GroupChanges", "GroupOptions", "GroupSettings", "QueueOptions"),
             ".settling": ("Settled", "Settlement"),
             ".values": ("ConsumerStatus", "DeadLetter", "Delivery", "GroupGap", "GroupStatus", "Pending"),
         },

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 import msgspec
 
@@ -40,7 +40,7 @@ from .lane import Dead, LaneState, Lot, Site
 from .ranges import ranges_of
 from .reception import Reception
 from .run import RunReport, Stop, run
-from .settings import CHANGEABLE, GroupSettings, checked
+from .settings import CHANGEABLE, GroupChanges, GroupSettings, checked
 from .settling import Receipt, Settled, Settlement, settle
 from .source import Source
 from .values import (
@@ -72,11 +72,13 @@ class _Opened:
         self.core: Core | None = None
 
 
-def open_group(store: Store, space: str, name: str, start: Any, given: dict[str, Any], queue: bool = False) -> Group:
-    """The group, made with `given` if it is not there. GroupExists if it has others."""
+def open_group(
+    store: Store, space: str, name: str, start: Any, options: Mapping[str, Any], queue: bool = False
+) -> Group:
+    """The group, made with `options` if it is not there. GroupExists if it has others."""
     check_name(space, "space")
     check_name(name, "group")
-    given = checked(given, queue)
+    given = checked(options, queue)
     if queue:
         given["queue"] = True
     internal = internal_name("group", space, name)
@@ -613,7 +615,7 @@ class Group:
         for lane in lanes:
             core.write(lane, lambda state, at: ([Reset(epoch)] if state.epoch < epoch else [], None))
 
-    def configure(self, **settings: Any) -> None:
+    def configure(self, **settings: Unpack[GroupChanges]) -> None:
         """Change ack_timeout, max_deliveries, retry_delay or max_pending, from the next delivery on.
 
         Consumers of other processes learn of it when they find nothing to do, or begin.

@@ -28,8 +28,8 @@ _PRIORITIES = range(-100, 101)
 GROUP = "queue"
 
 
-def open_queue(store: Store, name: str, given: dict[str, Any]) -> Queue:
-    return Queue(store, open_group(store, name, GROUP, "beginning", given, queue=True))
+def open_queue(store: Store, name: str, options: Mapping[str, Any]) -> Queue:
+    return Queue(store, open_group(store, name, GROUP, "beginning", options, queue=True))
 
 
 def queues_of(store: Store) -> list[str]:

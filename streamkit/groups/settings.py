@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from ..arguments import check_choice, check_count, check_names_of, check_seconds, check_type
 
-__all__ = ["MOST_LANES", "GroupSettings", "Mode", "checked"]
+__all__ = ["MOST_LANES", "GroupChanges", "GroupOptions", "GroupSettings", "Mode", "QueueOptions", "checked"]
 
 Mode = Literal["shared", "exclusive", "key_shared"]
 MOST_LANES = 64
@@ -34,17 +35,36 @@ class GroupSettings(msgspec.Struct, frozen=True):
     """The source is a queue: acknowledged entries are trimmed, delays are in metadata, priorities in segment names."""
 
 
-CHANGEABLE = frozenset({"ack_timeout", "max_deliveries", "retry_delay", "max_pending"})
+class GroupChanges(TypedDict, total=False):
+    """The arguments of `Group.configure`."""
+
+    ack_timeout: float
+    max_deliveries: int
+    retry_delay: float
+    max_pending: int
 
 
-_OF_QUEUES = CHANGEABLE | {"lanes"}
-_OF_GROUPS = _OF_QUEUES | {"mode", "segments", "key"}
+class QueueOptions(GroupChanges, total=False):
+    """The arguments of `Store.queue` beside the name."""
+
+    lanes: int
 
 
-def checked(given: dict[str, Any], queue: bool = False) -> dict[str, Any]:
+class GroupOptions(QueueOptions, total=False):
+    """The arguments of `Store.group` beside the names and the start."""
+
+    mode: Mode
+    segments: Collection[str] | None
+    key: str | None
+
+
+CHANGEABLE = GroupChanges.__optional_keys__
+
+
+def checked(given: Mapping[str, Any], queue: bool = False) -> dict[str, Any]:
     """The settings that a caller gave, checked. TypeError or ValueError."""
     given = dict(given)
-    known = _OF_QUEUES if queue else _OF_GROUPS
+    known = (QueueOptions if queue else GroupOptions).__optional_keys__
     if not given.keys() <= known:
         raise TypeError(
             f"a {'queue' if queue else 'group'} has no {', '.join(sorted(given.keys() - known))}: it has "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ..arguments import check_type
 from ..gaps import Gap
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..aio.clients import AsyncRoute, AsyncView
     from ..aio.leases import AsyncLease
     from ..aio.transaction import AsyncTransaction
+    from ..groups import GroupOptions, QueueOptions
     from ..store import Store
     from .aio_groups import AsyncTypedGroup, AsyncTypedQueue
     from .view import TypedView
@@ -180,13 +181,22 @@ class AsyncTypedStore(Generic[W, R]):
 
     # -- clients of the store -----------------------------------------------------------------------------------
 
-    async def group(self, space: str, name: str, **settings: Any) -> AsyncTypedGroup[R]:
+    async def group(
+        self,
+        space: str,
+        name: str,
+        *,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+        **settings: Unpack[GroupOptions],
+    ) -> AsyncTypedGroup[R]:
         """A group whose deliveries have objects. See `Store.group`."""
         from .aio_groups import AsyncTypedGroup
 
-        return AsyncTypedGroup(await self.store.group(space, name, **settings), self.registry, self.unknown)
+        return AsyncTypedGroup(
+            await self.store.group(space, name, start=start, **settings), self.registry, self.unknown
+        )
 
-    async def queue(self, name: str, **settings: Any) -> AsyncTypedQueue[W, R]:
+    async def queue(self, name: str, **settings: Unpack[QueueOptions]) -> AsyncTypedQueue[W, R]:
         """A queue of objects. See `Store.queue`."""
         from .aio_groups import AsyncTypedQueue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from ..arguments import check_type
 from ..gaps import Gap
@@ -16,6 +16,7 @@ from ..transaction import Transaction
 from .registry import Policy, Registry, Typed, check_policy
 
 if TYPE_CHECKING:
+    from ..groups import GroupOptions, QueueOptions
     from ..routes.route import Route
     from ..store import Store
     from ..views.open_view import OpenView
@@ -196,13 +197,20 @@ class TypedStore(Generic[W, R]):
 
     # -- clients of the store -----------------------------------------------------------------------------------
 
-    def group(self, space: str, name: str, **settings: Any) -> TypedGroup[R]:
+    def group(
+        self,
+        space: str,
+        name: str,
+        *,
+        start: AnyOffset | Literal["beginning", "end"] = "beginning",
+        **settings: Unpack[GroupOptions],
+    ) -> TypedGroup[R]:
         """A group whose deliveries have objects. See `Store.group`."""
         from .groups import TypedGroup
 
-        return TypedGroup(self.store.group(space, name, **settings), self.registry, self.unknown)
+        return TypedGroup(self.store.group(space, name, start=start, **settings), self.registry, self.unknown)
 
-    def queue(self, name: str, **settings: Any) -> TypedQueue[W, R]:
+    def queue(self, name: str, **settings: Unpack[QueueOptions]) -> TypedQueue[W, R]:
         """A queue of objects. See `Store.queue`."""
         from .groups import TypedQueue
 

@@ -82,6 +82,7 @@ UPWARD = {
     ("streamkit.aio.clients", "streamkit.routes"): "for the type checker",
     ("streamkit.aio.clients", "streamkit.routes.route"): "for the type checker",
     ("streamkit.aio.clients", "streamkit.views.open_view"): "for the type checker",
+    ("streamkit.aio.store", "streamkit.groups"): "for the type checker",
     ("streamkit.aio.store", "streamkit.routes"): "for the type checker",
     ("streamkit.aio.store", "streamkit.salvage"): "for the type checker",
     ("streamkit.aio.store", "streamkit.views.view"): "for the type checker",

@@ -71,6 +71,9 @@ typed.view("totals", Totals(), ["orders"])
 typed.produce("orders", "42", ["text"])  # type: ignore[list-item]
 jobs.put(3)  # type: ignore[arg-type]
 store.typed(events, unknown="drop")  # type: ignore[call-overload]
+store.group("orders", "billing", ack_timout=10.0)  # type: ignore[call-arg]
+store.queue("jobs", mode="exclusive")  # type: ignore[call-arg]
+typed.group("orders", "billing").configure(lanes=4)  # type: ignore[call-arg]
 
 
 async def coroutines() -> None:
