@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from threading import Lock, get_ident, main_thread
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -42,7 +43,7 @@ from .plan import Plan
 from .policy import NEVER
 from .posted_answers import replay_answers, upkeep_owner
 from .record_format import NOBODY, VOID, Body, Header, KeyUse, decode_header, encode_transaction
-from .request import Part, Request
+from .request import Part, Request, wake_first
 from .rows import SegmentRow
 from .segment_view import counted
 from .tail import Tail
@@ -228,6 +229,8 @@ class Committer:
                 pass  # the next leader has dropped it
             if queue and leads:
                 self._pass_on(request)
+            if request.following is not None:
+                wake_first(request.following)
         if request.error is not None:
             raise request.error
         if leads or self.inbox is not None:
@@ -461,9 +464,17 @@ class Committer:
                     if request.id is not None:
                         self.note(request.id, 0)
             self._flight = None
+        waiting = []
         for request in requests:
-            if request.turn is not None or request.thread == 0 or request.chosen:
+            if request.turn is None or request.chosen:
                 self._wake(request)
+            elif request.done:
+                waiting.append(request)
+        # One after another: if all were woken up at once, each would fall asleep again until it gets the interpreter.
+        for request, following in pairwise(waiting):
+            request.following = following
+        if waiting:
+            wake_first(waiting[0])
 
     def _let_in(self) -> None:
         """Let the callers of the last commit go on if they still wait for the interpreter: they may have their next

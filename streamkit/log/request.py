@@ -18,7 +18,7 @@ from .idempotency import digest_of
 from .record_format import Body
 from .rows import SegmentRow
 
-__all__ = ["Part", "Request"]
+__all__ = ["Part", "Request", "wake_first"]
 
 _TOGETHER = 1024
 """Parts that are hashed at once."""
@@ -82,6 +82,8 @@ class Request:
     """The id of a request, or of a transaction, that is never to be committed after this one."""
     turn: threading.Lock | None
     """Held while the caller waits for another thread; released when it may be done, or may lead."""
+    following: Request | None
+    """Another one of its transaction, whose caller is woken up when its own caller leaves."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Request:
         self.fence = fence
         self.control = control
         # What every commit reads is the instance's own: Python finds that several times sooner than a class's.
-        self.turn = self.error = None
+        self.turn = self.error = self.following = None
         self.done = self.withdrawn = self.chosen = False
         self.alive = threading.Lock()
         """Held by the caller's thread while it is inside; the interpreter releases it, however the thread leaves."""
@@ -151,6 +153,14 @@ class Request:
         if turn is not None and turn.locked():
             with contextlib.suppress(RuntimeError):
                 turn.release()
+
+
+def wake_first(request: Request | None) -> None:
+    """Wake the caller of `request`, or of the first one that follows it and has a caller."""
+    while request is not None and request.abandoned:
+        request = request.following
+    if request is not None:
+        request.wake()
 
 
 def _content(parts: Sequence[Part]) -> bytes:

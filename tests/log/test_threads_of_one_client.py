@@ -23,9 +23,10 @@ from streamkit.backend import Value
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import Fenced, OutcomeUnknown
-from streamkit.log import read_segment
+from streamkit.log import commit, read_segment
 from streamkit.log.fences import Fences
 from streamkit.log.partition import Partition
+from streamkit.log.request import Request
 from streamkit.reentry import Reentered, inside_backend, mark_backend
 from streamkit.store import Store
 from streamkit_memory.backend import MemoryBackend
@@ -454,3 +455,44 @@ def test_a_backend_is_marked_while_another_thread_adds_to_its_class() -> None:
 
     mark_backend(Marked())
     assert Marked().call()
+
+
+@pytest.mark.usefixtures("switching")
+def test_callers_of_one_transaction_wake_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for itself here, so a lost wake-up is a failure. A caller in three is stopped while it waits."""
+    monkeypatch.setattr(commit, "_HEARTBEAT", 10 * PATIENCE)
+    store.produce("s", "other", [Record(b"")])
+    (committer,) = store._shared.spaces["s"].committers
+    stopped: set[str] = set()
+
+    class Stopped(BaseException):
+        pass
+
+    waited = committer._wait
+
+    def wait(request: Request) -> bool:
+        again = waited(request)
+        name = request.parts[0].segment
+        if request.done and name in stoppable and len(request.parts) == 1:
+            stopped.add(name)
+            raise Stopped
+        return again
+
+    monkeypatch.setattr(committer, "_wait", wait)
+    names = [str(number) for number in range(12)]
+    stoppable = set(names[::3])
+
+    def write(name: str) -> None:
+        for number in range(40):
+            with contextlib.suppress(Stopped):
+                store.produce("s", name, [Record(b"%d" % number)])
+
+    threads = [threading.Thread(target=write, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    assert stopped
+    for name in names:
+        assert [entry.sequence for entry in store.consume_segment("s", name)] == list(range(1, 41))
