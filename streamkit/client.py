@@ -50,10 +50,10 @@ def connect(
     `timeout`: seconds for which a throttled or unavailable service is asked again. `poll`: seconds between two looks
     while following, at first and at most; the backend's own if None. `max_transaction_bytes`: bytes of payload that a
     transaction may have, and so a record; metadata does not count, nor does the state of groups, routes and snapshots.
-    `archive`: the URL of a directory where
-    `store.archive` keeps its tables: file:///path, s3://bucket/prefix, az://container/path (in the account of the
-    stores), azure://account/container/path or azurite:///container/path, with the options of a store URL. If it is
-    None, tables are beside the stores; if `url` is None too, they are where STREAMKIT_ARCHIVE says.
+    `archive`: the URL of a directory where `store.archive` keeps its tables: file:///path, s3://bucket/prefix,
+    az://container/path (in the account of the stores), azure://account/container/path or azurite:///container/path,
+    with the options of a store URL. If it is None, tables are beside the stores; if `url` is None too, they are where
+    STREAMKIT_ARCHIVE says.
     ValueError for a malformed URL, an unknown scheme or an unknown option. The error does not repeat the URL.
     MissingDependency if the package behind the scheme is not installed.
     """

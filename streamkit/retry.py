@@ -32,13 +32,23 @@ from .clock import Clock
 from .errors import PermanentError, Throttled, TransientError, Unavailable
 from .statistics import Counters
 
-__all__ = ["RetryingBackend", "attempts", "delete_row", "delete_rows", "put_settled", "send_until_answered"]
+__all__ = [
+    "RetryingBackend",
+    "attempts",
+    "delete_all",
+    "delete_row",
+    "delete_rows",
+    "put_settled",
+    "send_until_answered",
+]
 
 _FEW = 4
 """Rows at once that come through where more are throttled."""
 
 _ANSWERS = 6
 """Lost answers to one write before it is given up."""
+_KEYS = 1000
+"""Rows that one call deletes."""
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -50,6 +60,12 @@ def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> No
         backend.delete(partition, keys)
     except Ambiguous as error:
         raise Unavailable(f"some rows may not be deleted yet: {error}") from error
+
+
+def delete_all(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> None:
+    """Delete any number of rows as `delete_rows` does, some in each call."""
+    for at in range(0, len(keys), _KEYS):
+        delete_rows(backend, partition, keys[at : at + _KEYS])
 
 
 def delete_row(backend: Backend, partition: bytes, key: bytes, etag: Etag) -> bool:

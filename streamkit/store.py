@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -529,10 +528,14 @@ class Store:
         """The partitions of a space whose deletion was interrupted, or is under way; none of another space."""
         self._handle.check_open()
         partitions = list(self._shared.unread_partitions(space))
-        with suppress(StoreClosed):
-            for first in partitions[:1]:
-                first.refresh()
-        return partitions if partitions and partitions[0].ended else []
+        return partitions if partitions and partitions[0].look_for_end() else []
+
+    def _complete_deletion(self, space: str) -> bool:
+        """Complete the interrupted deletion of a space. False if there is none."""
+        partitions = self._half_deleted(space)
+        if partitions:
+            self._delete(space, partitions)
+        return bool(partitions)
 
     def _damaged_partitions(self, space: str) -> list[Partition]:
         """The partitions of a space whose first head cannot be read, by its intact rows."""
@@ -630,10 +633,8 @@ class Store:
             if known is not None:
                 report = erase_space(known, segment, first, last, metadata, dry_run, progress, Copies(self), chosen)
         except StoreClosed:
-            partitions = self._half_deleted(space)
-            if dry_run or not partitions:
+            if dry_run or not self._complete_deletion(space):
                 raise
-            self._delete(space, partitions)  # a deletion was interrupted
             known = None
         if known is None:
             report = erase_deleted(space, self._shared.clock, dry_run, Copies(self))
@@ -922,10 +923,8 @@ class Store:
                     raise
                 busy.append(name)
             except StoreClosed:
-                partitions = self._half_deleted(name)
-                if not partitions:
+                if not self._complete_deletion(name):
                     raise
-                self._delete(name, partitions)
         from .removing.copies import Copies
         from .views.publish import sweep_published
 
@@ -1299,9 +1298,7 @@ def eraser_lease(store: Store, name: str, wait: float) -> Lease:
 
 def complete_deletion(store: Store, space: str) -> None:
     """Complete the interrupted deletion of a space that raises StoreClosed; look for it again if there is none."""
-    partitions = store._half_deleted(space)
-    if partitions:
-        store._delete(space, partitions)
+    store._complete_deletion(space)
     store._shared.forget_space(space)
 
 

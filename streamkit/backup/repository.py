@@ -13,7 +13,7 @@ from ..backend import ABSENT, ANY, Ambiguous, Backend, Conflict, Expect, Scrubs
 from ..client import Client, connect
 from ..errors import PermanentError, Unavailable
 from ..leases import Lease
-from ..retry import delete_rows
+from ..retry import delete_all, delete_rows
 from ..store import Store, inner
 from .format import (
     FILE,
@@ -40,7 +40,6 @@ from .report import BackupPoint
 __all__ = ["Repository", "open_repository"]
 
 _TRIES = 5
-_KEYS = 1000
 _LEASE = "backup"
 _TTL = 60.0
 Progress = Callable[[int, int], None]
@@ -164,9 +163,8 @@ class Repository:
         return self._copy(space, 0, table_key(path, part))
 
     def remove_copies(self, space: str, partition: int, keys: Collection[bytes]) -> None:
-        listed, place = list(keys), data_partition(space, partition)
-        for at in range(0, len(listed), _KEYS):
-            delete_rows(self._backend, place, listed[at : at + _KEYS])
+        place = data_partition(space, partition)
+        delete_all(self._backend, place, list(keys))
         if isinstance(self._backend, Scrubs):
             self._backend.scrub(place)  # they may hold entries that were erased since
 

@@ -29,7 +29,7 @@ from ..log.partition import Partition
 from ..log.ranges import read_ranges
 from ..log.rows import DataRow, FenceRow, Head, KeyRow, Piece, SegmentRow
 from ..log.watermarks import Watermarks, reached, with_watermark
-from ..retry import attempts, delete_rows, put_settled
+from ..retry import attempts, delete_all, delete_rows, put_settled
 from .compaction import Expiry, Rules
 from .cursor import Chunk
 from .head_change import put_head, remove_files
@@ -193,8 +193,7 @@ def trim_log(partition: Partition) -> None:
     start, end = (partition.transaction_key(number) for number in (head.trimmed + 1, min(last, head.cleared) + 1))
     keys = [row.key for row in partition.backend.scan(partition.key, start, end, values=False)] if start < end else []
     keys += [partition.transaction_key(number) for number in range(max(head.trimmed, head.cleared) + 1, last + 1)]
-    for at in range(0, len(keys), _CLEAR):
-        delete_rows(partition.backend, partition.key, keys[at : at + _CLEAR])
+    delete_all(partition.backend, partition.key, keys)
     head, etag = partition.known_head()
     if head.trimmed < last:
         _move(partition, head, etag, replace(head, trimmed=last, cleared=max(head.cleared, last)), ())

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from ..backend import Backend, Range
-from ..errors import UNREADABLE, StoreClosed, StreamkitError
+from ..errors import UNREADABLE, StreamkitError
 from ..html import Shown
 from ..log.keys import CATALOG, HEAD, SPACES, created_at, partition_key, run_key, segment_name, space_key
 from ..log.manifest import RunFile, RunGone
@@ -151,10 +151,10 @@ def _was_deleted(backend: Backend, space: str, settings: Settings) -> bool:
 
 
 def _has_ended(first: Partition) -> bool:
-    """True if the log of a space's first partition has ended, which a deletion does before all else."""
-    with suppress(StoreClosed, *UNREADABLE):
-        first.refresh()
-    return first.ended
+    """True if the log of a space's first partition has ended; False too if it cannot be read."""
+    with suppress(*UNREADABLE):
+        return first.look_for_end()
+    return False
 
 
 def find_settings(backend: Backend, space: str) -> tuple[Settings | None, list[Finding]]:

@@ -21,12 +21,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from threading import Lock, get_ident, main_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 
-from .. import speed
 from ..backend import NEXT, Ambiguous, Conflict
 from ..errors import AccessDenied, OutcomeUnknown, StoreClosed, StreamkitError, Unavailable, UnsupportedVersion
 from ..importing import IMPORTING
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Committer", "Upkeep"]
 
-_twin: Any = speed.twin
 _MOST_FRAMES = 4096
 _ATTEMPTS = 6
 _LOSSES = 1000
@@ -272,10 +270,7 @@ class Committer:
                 timestamp = now if now >= moments.latest else moments.after(now)
                 if timestamp < base[2]:
                     timestamp = base[2]
-                given = now, draw(BITS), self.node, timestamp, base, part
-                made: Lone | None = partition.lone.compiled.encode(*given) if _twin is not None else None
-                if made is None:
-                    made = partition.lone.encode(*given)
+                made = partition.lone.encode(now, draw(BITS), self.node, timestamp, base, part)
                 try:
                     partition.backend.put(partition.key, made[0], made[1], NEXT, durable=partition.durable)
                 except StreamkitError as error:

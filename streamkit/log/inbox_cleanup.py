@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..backend import Backend
 from ..errors import CorruptData
-from ..retry import delete_rows
+from ..retry import delete_all
 from .answers import WINDOW
 from .inbox_message import InboxMessage, decode_message, is_in_key, posted_at
 from .keys import inbox_key
@@ -15,12 +15,9 @@ from .request import Part
 
 __all__ = ["clear_inbox", "drop_inbox"]
 
-_KEYS = 1000
-
 
 def clear_inbox(partition: Partition, is_erased: Callable[[Part], bool] | None = None) -> int:
-    """Remove the messages that are settled or void, and all with a part of which `is_erased` is true.
-    Returns their number.
+    """Remove settled and void messages, and messages with a part that `is_erased` is true for. Returns their number.
 
     If a removed message's request was not committed, its own process commits it.
     """
@@ -45,7 +42,7 @@ def clear_inbox(partition: Partition, is_erased: Callable[[Part], bool] | None =
                 and any(map(is_erased, (part for request in inbox_message.requests for part in request.parts)))
             ):
                 gone.append(message_key)
-    _delete(backend, key, gone)
+    delete_all(backend, key, gone)
     return len(gone)
 
 
@@ -57,16 +54,11 @@ def drop_inbox(backend: Backend, space: str, partition: int, incarnation: bytes)
     key = bytes(inbox_key(space, partition))
     messages = _keys(backend, key)
     last = incarnation or b"\xff"
-    _delete(backend, key, [message for message in messages if message[: len(last)] <= last])
+    delete_all(backend, key, [message for message in messages if message[: len(last)] <= last])
 
 
 def _keys(backend: Backend, key: bytes) -> list[bytes]:
     return [row.key for row in backend.scan(key, b"\x00", b"\xff" * 300, values=False)]
-
-
-def _delete(backend: Backend, key: bytes, messages: Sequence[bytes]) -> None:
-    for at in range(0, len(messages), _KEYS):
-        delete_rows(backend, key, messages[at : at + _KEYS])
 
 
 def _messages(partition: Partition, key: bytes, keys: Sequence[bytes]) -> list[InboxMessage | None]:

@@ -42,16 +42,15 @@ class LoneEncoder:
         self._seed = seed
         self._transactions = transactions
         self._copied = copied
-        self.compiled: Any = None
-        """The twin's encoder. Its `encode` returns None where Python has to decide."""
+        self._compiled: Any = None
         if speed.twin is not None:
             place = space, partition, settings.incarnation, settings.partitions == 1
-            self.compiled = speed.twin.LoneEncoder(_CLASSES, *place, seed, transactions, copied)
+            self._compiled = speed.twin.LoneEncoder(_CLASSES, *place, seed, transactions, copied)
 
     def encode(self, now: int, drawn: int, node: bytes, timestamp: int, base: LoneBase, part: Part) -> Lone:
         """The transaction after `base` that writes `part`, which has a body. `now`, `drawn`: see `id_of`."""
         if _twin is not None:
-            made: Lone | None = self.compiled.encode(now, drawn, node, timestamp, base, part)
+            made: Lone | None = self._compiled.encode(now, drawn, node, timestamp, base, part)
             if made is not None:
                 return made
         row, number, _, position, size, _ = base
@@ -98,7 +97,7 @@ class LoneEncoder:
             return key, record, [row], [piece], trx, [status]
         if _twin is None:
             return None
-        made: Shared | None = self.compiled.encode_shared(
+        made: Shared | None = self._compiled.encode_shared(
             now, drawn, node, timestamp, number, position, size, rows, parts
         )
         return made
@@ -106,7 +105,7 @@ class LoneEncoder:
     def read(self, rows: list[tuple[int, bytes | None]], number: int) -> Read | None:
         """The transactions at the beginning of `rows`, each (its number, record), that follow `number` and have one
         frame and nothing else. None if there is none, and without the twin."""
-        read: Read | None = None if _twin is None else self.compiled.read(rows, number, MOST)
+        read: Read | None = None if _twin is None else self._compiled.read(rows, number, MOST)
         return read
 
     def _status(self, segment: str, row: SegmentRow, piece: Piece, trx: TRX) -> SegmentStatus | None:

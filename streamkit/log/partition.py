@@ -645,6 +645,12 @@ class Partition:
             self.number = number + done
             return done
 
+    def look_for_end(self) -> bool:
+        """Look at the end of the log. True if the log has ended, which a deletion of the space does before all else."""
+        with suppress(StoreClosed):
+            self.refresh()
+        return self.ended
+
     def has_ended(self, number: int) -> StoreClosed:
         """The error for a log that ends with transaction `number`."""
         self.ended = self.lost = True

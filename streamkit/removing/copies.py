@@ -40,7 +40,7 @@ class Copies:
         space = partition.space
         if isinstance(space, InternalName):
             return Rewritten()  # it has none of them
-        done = self.clean_states(space, ranges).plus(self._delete_published())
+        done = self._clean_states(space, ranges).plus(self._delete_published())
         if not self._may_be_archived(partition):
             return done
         from ..archive.erase import erase_archived
@@ -54,8 +54,10 @@ class Copies:
 
     def clean_again(self, partition: Partition, ranges: Ranges) -> Rewritten:
         """Remove what processes have made of the ranges, and were killed before they noticed that they are erased."""
-        done = self.clean_states(partition.space, ranges)
-        if isinstance(partition.space, InternalName) or not self._may_be_archived(partition):
+        if isinstance(partition.space, InternalName):
+            return Rewritten()
+        done = self._clean_states(partition.space, ranges)
+        if not self._may_be_archived(partition):
             return done
         try:
             from ..archive.erase import remove_unnamed
@@ -67,10 +69,8 @@ class Copies:
             left = f"the archive may hold erased entries in files of killed processes: {error}"
         return done.plus(Rewritten(unreached=(left,))) if left else done
 
-    def clean_states(self, space: str, ranges: Ranges) -> Rewritten:
+    def _clean_states(self, space: str, ranges: Ranges) -> Rewritten:
         """Erase the ranges from snapshots of aggregates, and the texts of failures that may quote them."""
-        if isinstance(space, InternalName):
-            return Rewritten()
         since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
         done = self.erase_snapshots(space, since)
         return done.plus(self.forget_failures(space, lambda *place: bool(ranges.reason(*place))))

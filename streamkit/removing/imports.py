@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from ..backend import Backend, Scrubs
 from ..log.keys import HEAD, IMPORT, RESTORE, partition_key
-from ..retry import delete_rows
+from ..retry import delete_all, delete_rows
 
 __all__ = ["has_import", "incomplete_writes", "remove_import"]
-
-_TOGETHER = 1000
 
 
 def has_import(backend: Backend, space: str) -> bool:
@@ -28,9 +26,7 @@ def remove_import(backend: Backend, space: str) -> None:
         if not rows and number:
             break
         kept = {IMPORT, bytes(HEAD)} if backend.get(first, [bytes(HEAD)])[0] is not None else {IMPORT}
-        keys = [key for key in rows if key not in kept]
-        for at in range(0, len(keys), _TOGETHER):
-            delete_rows(backend, partition, keys[at : at + _TOGETHER])
+        delete_all(backend, partition, [key for key in rows if key not in kept])
         if isinstance(backend, Scrubs):
             backend.scrub(partition)  # the bytes of deleted rows are still on disk
         number += 1

@@ -17,13 +17,12 @@ from ..log.keys import ARCHIVE, CATALOG, GRACE, HEAD, partition_key, space_key
 from ..log.log_end import earlier_ends, end_log
 from ..log.partition import Partition
 from ..log.rows import Head, Settings, decode_row
-from ..retry import attempts, delete_row, delete_rows
+from ..retry import attempts, delete_all, delete_row
 from ..space import catalog_row
 from ..warn import warn
 
 __all__ = ["delete_space", "has_remains"]
 
-_KEYS = 1000
 _LATER = 0.002
 """Seconds, so that a space of the same name gets a later incarnation."""
 
@@ -163,8 +162,6 @@ def _delete_all(backend: Backend, first: Partition, partition: Partition, kept: 
     _check_own(first)
     # A later space has these keys too.
     again = keys & {bytes(HEAD), bytes(ARCHIVE), bytes(GRACE)}
-    own = sorted(keys - again)
-    for at in range(0, len(own), _KEYS):
-        delete_rows(backend, partition.key, own[at : at + _KEYS])
+    delete_all(backend, partition.key, sorted(keys - again))
     for key in again:
         _delete_row(backend, first, partition.key, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import msgspec
 from ..decoders import json_decoder
 from ..errors import CorruptData, PermanentError, StreamkitError, Unavailable, UnsupportedVersion
 from ..run.reading import SpacePosition
+from .files import sync
 from .view import ViewFailure
 
 __all__ = [
@@ -204,11 +204,7 @@ def write_clean(db: ViewConnection, path: str, to: str) -> None:
             db.execute("delete from sqlite_stat4")  # it has samples of the keys of indexes
     with mapped(path):
         db.execute("vacuum into ?", (to,))  # unlike VACUUM it keeps implicit row ids
-    fd = os.open(to, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(to)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 
 from ..errors import Unavailable
 
-__all__ = ["SCRATCH", "ViewFiles", "sync_names", "writing"]
+__all__ = ["SCRATCH", "ViewFiles", "sync", "sync_names", "writing"]
 
 SCRATCH = ".published"
 """The end of the name of a copy that a process publishes from."""
@@ -230,14 +230,19 @@ class ViewFiles:
             os.rmdir(self.directory)
 
 
+def sync(path: str) -> None:
+    """Sync the content of a file, or the names in a directory, to stable storage."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_names(directory: str) -> None:
-    """Sync the names in a directory to stable storage."""
+    """Sync the names in a directory to stable storage, if the system and the directory's owner allow it."""
     with contextlib.suppress(OSError):
-        fd = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(directory)
 
 
 def _version(path: str) -> int:

@@ -1,4 +1,4 @@
-"""Imports and restores that were not completed: an erasure names them, and no byte stays of what is removed."""
+"""An erasure names imports and restores that were not completed. If one is removed, all of its bytes go."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamkit import compression, speed, writing
 from streamkit.index import block_cache, run_format, runs, subject_filter, upkeep
-from streamkit.log import commit, lone, pack_format, record_format, segment_rows
+from streamkit.log import lone, pack_format, record_format, segment_rows
 from streamkit_local import backend, files, log, reading, record, rowfile, state
 
 __all__ = ["CODECS", "choose", "using"]
@@ -17,7 +17,6 @@ CODECS = ["python"] if speed.twin is None else ["python", "compiled"]
 _MODULES: tuple[Any, ...] = (
     backend,
     block_cache,
-    commit,
     compression,
     files,
     log,

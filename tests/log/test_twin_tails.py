@@ -23,7 +23,7 @@ def partition_of(store: Store) -> Partition:
 
 
 def grow(store: Store, random: Random, transactions: int) -> None:
-    """Write transactions, most of which have one frame and nothing else."""
+    """Write transactions. Most have one frame and nothing else."""
     for _ in range(transactions):
         segment, kind = f"s{random.randrange(12)}", random.random()
         records = [Record(random.randbytes(random.choice([0, 10, 200]))) for _ in range(random.choice([1, 1, 1, 3]))]
