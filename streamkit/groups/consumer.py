@@ -398,7 +398,7 @@ class Consumer:
         rank, count = members.index(self.session) if self.session in members else 0, max(1, len(members))
         return [lane for lane in range(core.settings.lanes) if lane % count == rank]
 
-    # -- what became of it --------------------------------------------------------------------------------------
+    # -- settling -----------------------------------------------------------------------------------------------
 
     def ack(self, delivery: Delivery) -> None:
         """Acknowledge: the entry never comes again. A repeated call is no error, for the latest 10,000 at least.
@@ -418,7 +418,7 @@ class Consumer:
                 self._held.pop(key, None)
                 self._note(key)
                 return
-        with lane.chain.lock:  # of threads that say it at the same time the later ones find it noted
+        with lane.chain.lock:  # if several threads acknowledge it at once, the later ones find it noted
             if self._is_noted(key):
                 return
             self._check_open()
@@ -467,13 +467,14 @@ class Consumer:
             dead = any(isinstance(event, Died) for event in events)
             return events, lost
 
-        self._settled(delivery, core.settle(delivery, decide) if self._is_live(delivery) else [])
+        self._check_live(delivery)
+        self._settled(delivery, core.settle(delivery, decide))
         return dead
 
     def reject(self, delivery: Delivery, reason: str = REJECTED) -> None:
         """Make the entry a dead letter at once, because it cannot be handled. DeliveryLost as for `ack`."""
         check_type(reason, str, "reason is str")
-        self._is_live(delivery)
+        self._check_live(delivery)
         event = Died([(delivery.ticket, 1)], storable(reason))
         self._core.settle(delivery, lambda state, at: ([event], None))
         self._settled(delivery, [])
@@ -485,7 +486,7 @@ class Consumer:
             lost = behind(state, delivery.ticket) if state.keyed else []
             return [Released(ranges_of([delivery.ticket, *lost]))], lost
 
-        self._is_live(delivery)
+        self._check_live(delivery)
         self._settled(delivery, self._core.settle(delivery, decide))
 
     def extend(self, delivery: Delivery, seconds: float) -> Delivery:
@@ -502,18 +503,17 @@ class Consumer:
             expires = core.clock.monotonic() + seconds
             return events, msgspec.structs.replace(delivery, deadline=deadline, expires=expires)
 
-        self._is_live(delivery)
+        self._check_live(delivery)
         found = core.settle(delivery, decide)
         if self.is_held(delivery):  # it stays with its receiver
             self._held[_key(delivery)] = found
         return found
 
-    def _is_live(self, delivery: Delivery) -> bool:
-        """True; DeliveryLost if it was settled here already."""
+    def _check_live(self, delivery: Delivery) -> None:
+        """Raise DeliveryLost if the delivery was acknowledged here already."""
         self._check_open()
         if self._is_noted(_checked(delivery, self._core)):
             raise DeliveryLost("the delivery was acknowledged already: nothing was changed")
-        return True
 
     def _settled(self, delivery: Delivery, lost: list[int]) -> None:
         self._held.pop(_key(delivery), None)

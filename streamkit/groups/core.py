@@ -41,7 +41,7 @@ from .events import (
 from .failures import REJECTED, WORN_OUT
 from .feed import FeedState
 from .feeding import Feeder
-from .lane import LaneState, Site
+from .lane import LaneState, Location
 from .ranges import numbers_of, ranges_of
 from .settings import GroupSettings
 from .source import Source
@@ -126,6 +126,8 @@ def is_pending(state: LaneState, delivery: Delivery) -> bool:
 
 
 class Core:
+    """An open group. It lasts as long as the store is open here and the group exists."""
+
     def __init__(self, store: Store, space: str, internal: InternalName) -> None:
         self.store = store
         self.shared = inner(store)
@@ -282,8 +284,7 @@ class Core:
                         chain.commit(at, events)
                 except SequenceMismatch:
                     losses += 1
-                    if losses > 2:
-                        self.clock.sleep(random.random() * 0.002 * min(losses, 32) * (10 if self.remote else 1))
+                    self._back_off(losses)
                     continue
                 del lane.acks[: len(acks)]
                 if lost:
@@ -291,20 +292,20 @@ class Core:
                     message = "%d acknowledgements in the group %r came too late: others may have the entries"
                     warn(message, lost, name, store=self.store.id, space=self.space)
                 if not alone:
-                    quoted = self._sites(chain.state, [], [(ticket, 0) for ticket in _quoting(events)])
+                    quoted = self._locations(chain.state, [], [(ticket, 0) for ticket in _quoting(events)])
                     break
         if quoted:
             self._forget_if_erased(quoted)
         return result
 
-    def _forget_if_erased(self, quoted: list[Site]) -> None:
+    def _forget_if_erased(self, quoted: list[Location]) -> None:
         """Remove the texts of failures that were just written if their entries were erased meanwhile. The erasure may
         have searched the lane before. It finds the texts if it comes after this look."""
         try:
             self.source.look()
             entries = self.source.load(quoted)
-            gone = [site for site, entry in zip(quoted, entries, strict=True) if entry is None]
-            if not all(self.source.is_trimmed(site.stream, site.position) for site in gone):
+            gone = [location for location, entry in zip(quoted, entries, strict=True) if entry is None]
+            if not all(self.source.is_trimmed(location.stream, location.position) for location in gone):
                 forget_late_failures(self.store, self.space)
         except StreamkitError as error:
             message = "the group %r may keep the text of a failure that quotes an erased entry: erase again (%s)"
@@ -323,10 +324,14 @@ class Core:
                     self.feed.commit(at, events)
                 except SequenceMismatch:
                     losses += 1
-                    if losses > 2:
-                        self.clock.sleep(random.random() * 0.002 * min(losses, 32) * (10 if self.remote else 1))
+                    self._back_off(losses)
                     continue
                 return result
+
+    def _back_off(self, losses: int) -> None:
+        """Sleep for a random time if another process was faster more than twice."""
+        if losses > 2:
+            self.clock.sleep(random.random() * 0.002 * min(losses, 32) * (10 if self.remote else 1))
 
     @staticmethod
     def _acknowledge(state: LaneState, acks: Sequence[Delivery]) -> tuple[Acked | None, int]:
@@ -380,14 +385,11 @@ class Core:
 
     def still_there(self, lane: Lane, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """The deliveries that are still pending with their consumer, and whose entries were not removed."""
-
-        def sites(state: LaneState) -> tuple[list[Delivery], list[Site]]:
-            found = [delivery for delivery in deliveries if is_pending(state, delivery)]
-            return found, self._sites(state, [], [(delivery.ticket, 0) for delivery in found])
-
         with lane.chain.lock:
-            held, places = sites(lane.chain.state)
-        there = self.source.load(places)
+            state = lane.chain.state
+            held = [delivery for delivery in deliveries if is_pending(state, delivery)]
+            locations = self._locations(state, [], [(delivery.ticket, 0) for delivery in held])
+        there = self.source.load(locations)
         if None in there:
 
             def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], None]:
@@ -549,12 +551,12 @@ class Core:
                     return [], None
                 if sole.lane == lane.number and is_pending(state, sole):
                     events.append(Doubted([(sole.ticket, 1)]))
-            entries = self.source.load(self._sites(state, blocks, got.tickets))
+            entries = self.source.load(self._locations(state, blocks, got.tickets))
             gone = [ticket for (ticket, _), entry in zip(got.tickets, entries, strict=True) if entry is None]
             events += got.events
             if gone:
                 events += self._vanished(state, blocks, gone)
-            deliveries = self._deliveries(lane, consumer, at, got, entries, blocks)
+            deliveries = self._deliveries(lane, consumer, at, got, entries)
             if auto_ack and deliveries:
                 events.append(Acked(ranges_of(delivery.ticket for delivery in deliveries)))
             return events, deliveries or None
@@ -574,7 +576,6 @@ class Core:
         at: int,
         got: Claim,
         entries: list[Entry | None],
-        blocks: list[EntryBlock],
     ) -> list[Delivery]:
         event, tickets = got.event, got.tickets
         if event is None:
@@ -603,7 +604,7 @@ class Core:
         ]
 
     @staticmethod
-    def _sites(state: LaneState, blocks: list[EntryBlock], tickets: Iterable[tuple[int, int]]) -> list[Site]:
+    def _locations(state: LaneState, blocks: list[EntryBlock], tickets: Iterable[tuple[int, int]]) -> list[Location]:
         found = []
         block: EntryBlock | None = None
         for ticket, _ in tickets:
@@ -613,19 +614,21 @@ class Core:
                 if block is None:
                     block = next((added for added in blocks if added.ticket <= ticket < added.end), None)
             if block is None:
-                found.append(state.site(ticket))
+                found.append(state.location(ticket))
             else:
-                found.append(Site(block.stream, block.start.position + ticket - block.ticket, block.start))
+                found.append(Location(block.stream, block.start.position + ticket - block.ticket, block.start))
         return found
 
     def vanished(self, state: LaneState, tickets: list[int]) -> list[LaneEvent]:
         """Return the events for those of `tickets` whose entries were removed."""
-        entries = self.source.load(self._sites(state, [], [(ticket, 0) for ticket in tickets]))
+        entries = self.source.load(self._locations(state, [], [(ticket, 0) for ticket in tickets]))
         return self._vanished(state, [], [each for each, entry in zip(tickets, entries, strict=True) if entry is None])
 
     def _vanished(self, state: LaneState, blocks: list[EntryBlock], tickets: list[int]) -> list[LaneEvent]:
         trimmed: list[int] = []
         erased: list[int] = []
-        for ticket, site in zip(tickets, self._sites(state, blocks, [(each, 0) for each in tickets]), strict=True):
-            (trimmed if self.source.is_trimmed(site.stream, site.position) else erased).append(ticket)
+        for ticket, location in zip(
+            tickets, self._locations(state, blocks, [(each, 0) for each in tickets]), strict=True
+        ):
+            (trimmed if self.source.is_trimmed(location.stream, location.position) else erased).append(ticket)
         return [Vanished(ranges_of(found), flag) for found, flag in ((trimmed, True), (erased, False)) if found]

@@ -214,7 +214,7 @@ def _priority(state: LaneState, settings: GroupSettings, ticket: int, added: Seq
         if block.ticket <= ticket < block.end:
             return block.priority
     # It was redriven, and its neighbours are done.
-    return queue_class(str(state.site(ticket).stream))[0] if settings.queue else 0
+    return queue_class(str(state.location(ticket).stream))[0] if settings.queue else 0
 
 
 def _of_one_bucket(state: LaneState, room: int, added: Sequence[EntryBlock]) -> tuple[list[Range], int] | None:

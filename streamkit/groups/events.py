@@ -13,12 +13,13 @@ from .settings import GroupSettings
 
 __all__ = [
     "NEWEST",
-    "Absorbed",
     "Acked",
     "Added",
     "Changed",
     "Claimed",
+    "Consumed",
     "Created",
+    "CursorsMoved",
     "Deleted",
     "Died",
     "Doubted",
@@ -38,12 +39,11 @@ __all__ = [
     "Released",
     "Reset",
     "Skipped",
-    "Sought",
-    "Sourced",
-    "Stirred",
+    "SourceBound",
     "Stream",
     "StreamCursor",
     "Vanished",
+    "Woken",
 ]
 
 NEWEST = 12
@@ -118,14 +118,16 @@ class Left(_Event, frozen=True, tag=4):
     consumer: str
 
 
-class Absorbed(_Event, frozen=True, tag=5):
+class Consumed(_Event, frozen=True, tag=5):
     """The lane has the blocks below this ticket in its own log."""
 
     lane: int
     ticket: int
 
 
-class Sought(_Event, frozen=True, tag=6):
+class CursorsMoved(_Event, frozen=True, tag=6):
+    """A seek. An epoch begins, in which the streams go on from `starts`, and others from their beginning."""
+
     starts: list[tuple[Stream, StreamCursor]]
 
 
@@ -137,8 +139,8 @@ class Deleted(_Event, frozen=True, tag=8):
     pass
 
 
-class Stirred(_Event, frozen=True, tag=9):
-    """Lanes have unclaimed work."""
+class Woken(_Event, frozen=True, tag=9):
+    """Idle lanes have work: every consumer looks at them again."""
 
 
 class Skipped(_Event, frozen=True, tag=10):
@@ -147,7 +149,7 @@ class Skipped(_Event, frozen=True, tag=10):
     gaps: list[tuple[Stream, int, int]]
 
 
-class Sourced(_Event, frozen=True, tag=11):
+class SourceBound(_Event, frozen=True, tag=11):
     """The source exists by now."""
 
     incarnation: bytes
@@ -160,7 +162,18 @@ class Finished(_Event, frozen=True, tag=12):
 
 
 FeedEvent = (
-    Created | Fed | Joined | Left | Absorbed | Sought | Changed | Deleted | Stirred | Skipped | Sourced | Finished
+    Created
+    | Fed
+    | Joined
+    | Left
+    | Consumed
+    | CursorsMoved
+    | Changed
+    | Deleted
+    | Woken
+    | Skipped
+    | SourceBound
+    | Finished
 )
 
 

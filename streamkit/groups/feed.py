@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from .events import (
-    Absorbed,
     Changed,
+    Consumed,
     Created,
+    CursorsMoved,
     Deleted,
     EntryBlock,
     Fed,
@@ -18,11 +19,10 @@ from .events import (
     Joined,
     Left,
     Skipped,
-    Sought,
-    Sourced,
-    Stirred,
+    SourceBound,
     Stream,
     StreamCursor,
+    Woken,
 )
 from .settings import GroupSettings
 
@@ -72,7 +72,7 @@ class FeedState(msgspec.Struct):
             kind = type(event)
             if kind is Fed:
                 self._feed(event)  # type: ignore[arg-type]
-            elif isinstance(event, Absorbed):
+            elif isinstance(event, Consumed):
                 self.lanes[event.lane] = [block for block in self.lanes.get(event.lane, ()) if block.end > event.ticket]
             elif isinstance(event, Joined):
                 # Those that were killed never say that they leave.
@@ -81,7 +81,7 @@ class FeedState(msgspec.Struct):
                 self.members.pop(event.consumer, None)
             elif isinstance(event, Finished):
                 self.finished = sorted({*self.finished, *event.lanes})
-            elif isinstance(event, Stirred):
+            elif isinstance(event, Woken):
                 self.wake_epoch += 1
                 self.finished = []
             elif isinstance(event, Skipped):
@@ -95,9 +95,9 @@ class FeedState(msgspec.Struct):
                 self.space, self.name = event.space, event.name
                 self._start(event.starts)
                 self.finished = list(range(self.settings.lanes))
-            elif isinstance(event, Sourced):
+            elif isinstance(event, SourceBound):
                 self.incarnation = event.incarnation
-            elif isinstance(event, Sought):
+            elif isinstance(event, CursorsMoved):
                 self._start(event.starts)
             elif isinstance(event, Changed):
                 self.settings = event.settings

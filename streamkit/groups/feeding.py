@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StreamkitError
 from ..warn import warn
-from .events import Absorbed, EntryBlock, Fed, FeedEvent, Joined, Skipped, Sourced, Stream, StreamCursor
+from .events import Consumed, EntryBlock, Fed, FeedEvent, Joined, Skipped, SourceBound, Stream, StreamCursor
 from .feed import FeedState
 from .source import BLOCK, DELAY, key_hash, queue_class
 
@@ -66,7 +66,7 @@ class Feeder:
             if gaps:
                 events.append(Skipped(gaps))
             if not state.incarnation:
-                events.append(Sourced(self._core.source.incarnation()))
+                events.append(SourceBound(self._core.source.incarnation()))
             events += self._membership(state, lane, consumer, at)
             events += self._cursor_moves(state)
             return events, (before, max(handed, default=before))
@@ -164,12 +164,12 @@ class Feeder:
                 if state.epoch > epoch:
                     return {}  # the group was moved meanwhile, so earlier blocks will be handed out again
                 waiting += [block for block in handed.get(lane.number, ()) if block.ticket >= state.reached]
-                sites = [state.site(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
+                locations = [state.location(ticket) for ticket in (*state.pending, *state.waiting, *state.dead)]
                 opened = [each for each in state.blocks.values() if each.next < each.end]
-                sites += [state.site(each.next) for each in opened]
-            for site in sites:
+                locations += [state.location(each.next) for each in opened]
+            for location in locations:
                 # Of before the group was moved it may be where the feed has not been again.
-                done[site.stream] = min(done.get(site.stream, 0), site.position)
+                done[location.stream] = min(done.get(location.stream, 0), location.position)
         for block in waiting:
             done[block.stream] = min(done[block.stream], block.start.position)
         return done
@@ -254,7 +254,7 @@ class Feeder:
         for lane in self._core.opened():
             blocks = state.lanes.get(lane.number)
             if blocks and blocks[0].end <= (reached := min(lane.chain.state.reached, blocks[-1].ticket)):
-                found.append(Absorbed(lane.number, reached))
+                found.append(Consumed(lane.number, reached))
         return found
 
     def _membership(self, state: FeedState, lane: Lane, consumer: str, at: int) -> list[FeedEvent]:

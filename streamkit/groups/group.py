@@ -24,19 +24,19 @@ from .core import Core, Lane, feed_chain, is_pending
 from .events import (
     Changed,
     Created,
+    CursorsMoved,
     Deleted,
     FeedBatch,
     FeedEvent,
     LaneEvent,
     Redriven,
     Reset,
-    Sought,
-    Stirred,
     Stream,
     StreamCursor,
+    Woken,
 )
 from .feed import FeedState
-from .lane import Dead, LaneState, Lot, Site
+from .lane import Dead, LaneState, Location, Lot
 from .ranges import ranges_of
 from .reception import Reception
 from .run import RunReport, Stop, run
@@ -252,7 +252,10 @@ class Group:
         if self._core.pid != os.getpid():
             core = _core(self._store, self._internal, self.space)
             if core is None:
-                raise StoreClosed("the store was deleted")
+                raise StoreClosed(
+                    f"the group {self.name!r} of {self.space!r}, or its store, was deleted: open the store again with "
+                    "client.store(…), and the group with store.group(…)"
+                )
             self._core = core
         return self._core
 
@@ -401,13 +404,13 @@ class Group:
         core = self.core
         if self.settings.queue or self.settings.segments is not None:
             return None, None
-        fresh: dict[Stream, Site] = {}
-        open_: dict[Stream, Site] = {}
+        fresh: dict[Stream, Location] = {}
+        open_: dict[Stream, Location] = {}
 
-        def lower(sites: dict[Stream, Site], site: Site) -> None:
-            known = sites.get(site.stream)
-            if known is None or site.position < known.position:
-                sites[site.stream] = site
+        def lower(locations: dict[Stream, Location], location: Location) -> None:
+            known = locations.get(location.stream)
+            if known is None or location.position < known.position:
+                locations[location.stream] = location
 
         for lane in lanes:
             with lane.chain.lock:
@@ -417,32 +420,32 @@ class Group:
                     *state.waiting,
                     *(ticket for ticket in state.keys if state.is_fresh(ticket)),
                 }:
-                    lower(open_, state.site(ticket))
+                    lower(open_, state.location(ticket))
                     if ticket not in state.pending and ticket not in state.waiting:
-                        lower(fresh, state.site(ticket))
+                        lower(fresh, state.location(ticket))
                 for opened in state.blocks.values():
                     if opened.next < opened.end:
-                        lower(fresh, state.site(opened.next))
-                        lower(open_, state.site(opened.next))
+                        lower(fresh, state.location(opened.next))
+                        lower(open_, state.location(opened.next))
                 blocks = core.waiting_blocks(lane)
             for block in blocks:
-                for sites in (fresh, open_):
-                    lower(sites, Site(block.stream, block.start.position, block.start))
+                for locations in (fresh, open_):
+                    lower(locations, Location(block.stream, block.start.position, block.start))
         return self._offset(fresh), self._offset(open_)
 
-    def _offset(self, sites: dict[Stream, Site]) -> LexKey:
+    def _offset(self, locations: dict[Stream, Location]) -> LexKey:
         """The offset before the first of them in each partition; of the others, up to where the feed is."""
         core = self.core
         places = []
         for stream in sorted(core.source.ends(), key=str):
             assert isinstance(stream, int)
-            site = sites.get(stream)
-            if site is None:
+            location = locations.get(stream)
+            if location is None:
                 cursor = self._cursor(core.feed.state, stream)
                 places.append(Place(stream, cursor.number, cursor.index, cursor.position))
                 continue
-            entry = core.source.load([site])[0]
-            start = site.start
+            entry = core.source.load([location])[0]
+            start = location.start
             place = Place(stream, start.number, start.index, start.position) if entry is None else Place.of(entry)
             places.append(place)
         return offset_of(self._store, self.space, sorted(places))
@@ -453,25 +456,27 @@ class Group:
         `limit=0`: no cap."""
         check_type(consumer, str, "consumer is the name of one", optional=True)
         check_count("limit", limit, 0)
-        found: list[tuple[int, Site, Lot]] = []
+        found: list[tuple[int, Location, Lot]] = []
         for lane in self._lanes():
             with lane.chain.lock:
                 state, at = lane.chain.state, lane.chain.now()
                 for ticket, lot in state.pending.items():
                     if lot.deadline > at and consumer in (None, consumer_of(lot.consumer)):
-                        found.append((ticket, state.site(ticket), lot))
+                        found.append((ticket, state.location(ticket), lot))
         return [
             Pending(entry, consumer_of(lot.consumer), lot.attempt, lot.deadline)
             for (_, _, lot), entry in self._there(found, limit)
         ]
 
-    def _there(self, found: list[tuple[int, Site, T]], limit: int) -> Iterator[tuple[tuple[int, Site, T], Entry]]:
+    def _there(
+        self, found: list[tuple[int, Location, T]], limit: int
+    ) -> Iterator[tuple[tuple[int, Location, T], Entry]]:
         """Yield (ticket, place, state) and the entry, the oldest first, for at most `limit` entries that were not
         removed; 0: for all."""
         found = sorted(found, key=itemgetter(0))
         limit = limit or len(found)
         while limit > 0 and (some := found[:limit]):
-            entries = self.core.source.load([site for _, site, _ in some])
+            entries = self.core.source.load([location for _, location, _ in some])
             there = [(each, entry) for each, entry in zip(some, entries, strict=True) if entry is not None]
             yield from there
             found, limit = found[limit:], limit - len(there)
@@ -489,11 +494,11 @@ class Group:
                 raise DeliveryLost(
                     "the delivery is over: it was settled, or its deadline passed and it went to another one"
                 )
-            site, key = state.site(ticket), state.key_of(ticket)
+            location, key = state.location(ticket), state.key_of(ticket)
             expires = core.clock.monotonic() + (held.deadline - chain.now()) / 1000
-        (entry,) = core.source.load([site])
+        (entry,) = core.source.load([location])
         if entry is None:
-            raise DeliveryLost("the entry was removed")
+            raise DeliveryLost("the entry of the delivery was trimmed, deleted or erased: nothing is left to do")
         return Delivery(
             entry, held.attempt, held.deadline, held.consumer, number, ticket, lot, epoch, expires, key, core.tag
         )
@@ -533,9 +538,9 @@ class Group:
                 state, at = lane.chain.state, lane.chain.now()
                 for ticket, lot in state.pending.items():
                     if lot.deadline > at and consumer_of(lot.consumer) == consumer:
-                        site = state.site(ticket)
+                        location = state.location(ticket)
                         receipt = receipt_of(state.epoch, lane.number, ticket, lot.number, self.core.tag)
-                        found[str(site.stream), site.position] = receipt
+                        found[str(location.stream), location.position] = receipt
         return found
 
     def unfinished(self, segment: str) -> tuple[list[int], int]:
@@ -548,8 +553,8 @@ class Group:
                 tickets = {*state.pending, *state.waiting, *state.redriven}
                 for opened in state.blocks.values():
                     tickets.update(range(opened.next, opened.end))
-                sites = [state.site(ticket) for ticket in tickets]
-                found += [site.position for site in sites if site.stream == segment]
+                locations = [state.location(ticket) for ticket in tickets]
+                found += [location.position for location in locations if location.stream == segment]
                 for block in self.core.waiting_blocks(lane):
                     if block.stream == segment:
                         found += range(block.start.position, block.start.position + block.count)
@@ -560,10 +565,12 @@ class Group:
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """The entries that are not delivered any more, the oldest first. `limit=0`: no cap."""
         check_count("limit", limit, 0)
-        found: list[tuple[int, Site, tuple[int, Dead]]] = []
+        found: list[tuple[int, Location, tuple[int, Dead]]] = []
         for lane in self._lanes():
             with lane.chain.lock:
-                found += [(ticket, dead.site, (lane.number, dead)) for ticket, dead in lane.chain.state.dead.items()]
+                found += [
+                    (ticket, dead.location, (lane.number, dead)) for ticket, dead in lane.chain.state.dead.items()
+                ]
         return [
             DeadLetter(entry, dead.attempt, dead.reason, dead.at, ticket, lane)
             for (ticket, _, (lane, dead)), entry in self._there(found, limit)
@@ -583,7 +590,7 @@ class Group:
                     )
         lanes = self._lanes()
         # Before as well, because a stopped call may be repeated.
-        self.core.write_feed(lambda state, at: ([Stirred()], None))
+        self.core.write_feed(lambda state, at: ([Woken()], None))
         ids = None
         if deliveries is not None:
             ids = {letter if isinstance(letter, str) else letter.id for letter in deliveries}
@@ -596,7 +603,7 @@ class Group:
 
             count += self.core.write(lane, decide)
         if count:
-            self.core.write_feed(lambda state, at: ([Stirred()], None))
+            self.core.write_feed(lambda state, at: ([Woken()], None))
         return count
 
     # -- changing it --------------------------------------------------------------------------------------------
@@ -609,7 +616,7 @@ class Group:
         starts = _starts(self._store, self.space, self.settings, offset)
 
         def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], int]:
-            return [Sought(starts)], state.epoch + 1
+            return [CursorsMoved(starts)], state.epoch + 1
 
         epoch = core.write_feed(decide)
         for lane in lanes:

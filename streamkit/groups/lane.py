@@ -30,7 +30,7 @@ from .events import (
 )
 from .ranges import Range, numbers_of, ranges_of
 
-__all__ = ["Dead", "LaneState", "Lot", "Open", "Site", "Wait"]
+__all__ = ["Dead", "LaneState", "Location", "Lot", "Open", "Wait"]
 
 _GONE = 1000
 
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
     attempt: int
 
 
-class Site(NamedTuple):
+class Location(NamedTuple):
     """The place of an entry: `position` in its stream. A read from `start` finds it."""
 
     stream: Stream
@@ -64,7 +64,7 @@ class Dead(NamedTuple):
     reason: str
     at: int
     key: int
-    site: Site
+    location: Location
 
 
 class Open:
@@ -131,7 +131,7 @@ class LaneState:
         self.pending: dict[int, Lot] = {}
         self.waiting: dict[int, Wait] = {}
         self.dead: dict[int, Dead] = {}
-        self.redriven: dict[int, tuple[int, Site]] = {}
+        self.redriven: dict[int, tuple[int, Location]] = {}
         """Redriven: of no block any more. (key, where it is)"""
         self.gone: deque[int] = deque(maxlen=_GONE)
         """Erased while they were pending: a late acknowledgement of one is fine."""
@@ -164,15 +164,15 @@ class LaneState:
         found = self.blocks[self.order[at]]
         return found if ticket < found.end else None
 
-    def site(self, ticket: int) -> Site:
+    def location(self, ticket: int) -> Location:
         if ticket in self.dead:
-            return self.dead[ticket].site
+            return self.dead[ticket].location
         if ticket in self.redriven:
             return self.redriven[ticket][1]
         found = self.block_of(ticket)
         assert found is not None, "a ticket of no block"
         block = found.block
-        return Site(block.stream, block.start.position + ticket - block.ticket, block.start)
+        return Location(block.stream, block.start.position + ticket - block.ticket, block.start)
 
     def key_of(self, ticket: int) -> int:
         return self.keys.get(ticket, 0)
@@ -379,35 +379,35 @@ class LaneState:
     def _died(self, event: Died) -> None:
         for first, count in event.tickets:
             for ticket in range(first, first + count):
-                site, key = self.site(ticket), self.key_of(ticket)
+                location, key = self.location(ticket), self.key_of(ticket)
                 lot = self.pending.get(ticket) or self.waiting.get(ticket)
-                self.dead[ticket] = Dead(lot.attempt if lot else 0, event.reason, self.now, key, site)
+                self.dead[ticket] = Dead(lot.attempt if lot else 0, event.reason, self.now, key, location)
                 self._finish([(ticket, 1)])
 
     def _vanished(self, event: Vanished) -> None:
         for ticket in numbers_of(event.tickets):
             dead = self.dead.pop(ticket, None)
-            site = dead.site if dead is not None else self.site(ticket)
+            location = dead.location if dead is not None else self.location(ticket)
             if event.trimmed:
-                self._trim(site)
+                self._trim(location)
             if ticket in self.pending:
                 self.gone.append(ticket)
             if dead is None:
                 self._finish([(ticket, 1)])
 
-    def _trim(self, site: Site) -> None:
+    def _trim(self, location: Location) -> None:
         self.acked += 1
         if self.trimmed:
             stream, first, count = self.trimmed[-1]
-            if stream == site.stream and first + count == site.position:
+            if stream == location.stream and first + count == location.position:
                 self.trimmed[-1] = (stream, first, count + 1)
                 return
-        self.trimmed.append((site.stream, site.position, 1))
+        self.trimmed.append((location.stream, location.position, 1))
 
     def _redriven(self, event: Redriven) -> None:
         for ticket in numbers_of(event.tickets):
             dead = self.dead.pop(ticket)
-            self.redriven[ticket] = (dead.key, dead.site)
+            self.redriven[ticket] = (dead.key, dead.location)
             self.waiting[ticket] = Wait(self.now, 0)
             if self.keyed:
                 self._queue(ticket, dead.key)
@@ -452,7 +452,7 @@ class LaneState:
                 [(tuple(lot), ranges_of(tickets)) for lot, tickets in lots.items()],  # type: ignore[misc]
                 [(ticket, *wait) for ticket, wait in self.waiting.items()],
                 [(ticket, *dead) for ticket, dead in self.dead.items()],
-                [(ticket, key, site) for ticket, (key, site) in self.redriven.items()],
+                [(ticket, key, location) for ticket, (key, location) in self.redriven.items()],
                 list(self.gone),
                 self.trimmed,
                 [(key, ranges_of(tickets)) for key, tickets in self.unfinished.items()],
@@ -477,9 +477,10 @@ class LaneState:
         self.expires = min([lot.deadline for lot in self.pending.values()], default=0)
         self.waiting = {ticket: Wait(ready, attempt) for ticket, ready, attempt in saved.waiting}
         self.dead = {
-            ticket: Dead(attempt, reason, at, key, Site(*site)) for ticket, attempt, reason, at, key, site in saved.dead
+            ticket: Dead(attempt, reason, at, key, Location(*location))
+            for ticket, attempt, reason, at, key, location in saved.dead
         }
-        self.redriven = {ticket: (key, Site(*site)) for ticket, key, site in saved.redriven}
+        self.redriven = {ticket: (key, Location(*location)) for ticket, key, location in saved.redriven}
         self.gone = deque(saved.gone, maxlen=_GONE)
         self.trimmed = saved.trimmed
         self.unfinished = {key: list(numbers_of(ranges)) for key, ranges in saved.unfinished}

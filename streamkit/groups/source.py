@@ -17,7 +17,7 @@ from ..model import Entry
 from ..places import Place, ends, last_sequences, places_after, read_from, removal_mark, segments_there
 from ..store import Store, inner
 from .events import Stream, StreamCursor
-from .lane import Site
+from .lane import Location
 
 __all__ = ["BLOCK", "DELAY", "KEY", "Source", "key_hash", "queue_class", "segment_of"]
 
@@ -194,21 +194,21 @@ class Source:
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
 
-    def load(self, sites: Iterable[Site]) -> list[Entry | None]:
-        """The entries at `sites`, None for those that are not there any more."""
-        wanted = list(sites)
+    def load(self, locations: Iterable[Location]) -> list[Entry | None]:
+        """The entries at `locations`, None for those that are not there any more."""
+        wanted = list(locations)
         self._drop_removed()
         found: list[Entry | None] = [None] * len(wanted)
         missing: dict[tuple[Stream, StreamCursor], list[int]] = {}
         block: dict[int, Entry] | None = None
         last: tuple[Stream, int] | None = None
-        for at, site in enumerate(wanted):
-            name = (site.stream, site.start.position)
+        for at, location in enumerate(wanted):
+            name = (location.stream, location.start.position)
             if name != last:
                 block, last = self._kept.get(name), name
-            entry = block.get(site.position) if block is not None else None
+            entry = block.get(location.position) if block is not None else None
             if entry is None:
-                missing.setdefault((site.stream, site.start), []).append(at)
+                missing.setdefault((location.stream, location.start), []).append(at)
             else:
                 found[at] = entry
         for (stream, start), places in missing.items():

@@ -318,7 +318,7 @@ class LaneModel(RuleBasedStateMachine):
         for number, wait in state.waiting.items():
             assert wait == (tickets[number].until, tickets[number].attempt)
         for number in tickets:
-            assert state.site(number).position == number
+            assert state.location(number).position == number
         assert state.doubted == {
             number for number, ticket in tickets.items() if ticket.doubted and ticket.what != "dead"
         }

@@ -15,7 +15,7 @@ from harness.timers import Timers
 from streamkit import Client, DeliveryLost, Entry, Record, Store, Unavailable
 from streamkit.groups import Consumer, Delivery
 from streamkit.groups.core import Core
-from streamkit.groups.lane import Site
+from streamkit.groups.lane import Location
 from streamkit.groups.source import Source
 from streamkit.store import append_expected
 from streamkit.testing import ManualClock
@@ -171,12 +171,12 @@ def test_a_group_is_looked_at_while_its_consumers_work(
     group = subject.store.group("orders", "billing", mode=mode, lanes=1)
     consumer, load = group.consumer(linger=0), Source.load
 
-    def meanwhile(source: Source, sites: Iterable[Site]) -> list[Entry | None]:
+    def meanwhile(source: Source, locations: Iterable[Location]) -> list[Entry | None]:
         monkeypatch.undo()
         consumer.reject(deliveries.pop())
         while deliveries:
             consumer.ack(deliveries.pop())
-        return load(source, sites)
+        return load(source, locations)
 
     for look in (group.pending, group.status):
         deliveries = consumer.receive(5)
