@@ -403,6 +403,92 @@ def test_a_binary_payload_is_named_by_its_size(console: Console, admin: Any) -> 
     admin.get_by_text("its payload is binary, 4 bytes").wait_for()
 
 
+def test_spaces_that_are_named_like_parts_of_javascript_have_their_figures(console: Console, admin: Any) -> None:
+    for name in ("__proto__", "constructor"):
+        console.store.produce(name, "s", [Record(b"1"), Record(b"2")])
+        console.go(admin, f"spaces?{name}")
+        row = admin.get_by_role("row").filter(has=admin.get_by_role("link", name=name, exact=True))
+        row.get_by_role("cell", name="2", exact=True).wait_for()
+
+
+def test_numbers_are_shown_and_copied_as_they_were_written(console: Console, admin: Any) -> None:
+    written = '{"id": 12345678901234567890, "price": 0.10000000000000000001, "far": 1e400, "list": [1.0, 2e1]}'
+    console.store.produce(
+        "figures", "big", [Record(written.encode()), Record(b'{"list": null, "id": 12345678901234567891}')]
+    )
+    console.go(admin, "spaces", "figures", "segments", "big?from=beginning")
+    entries_of(admin).first.click()
+    detail = admin.get_by_role("complementary", name="The chosen entry")
+    for number in ("12345678901234567890", "0.10000000000000000001", "1e400", "20"):
+        detail.get_by_role("region", name="Payload").get_by_text(number, exact=True).wait_for()
+    detail.get_by_role("button", name="Copy the payload").click()
+    detail.get_by_role("button", name="Copy the payload").locator("path[d='M4 10.5 8 14.5 16 6']").wait_for()
+    assert json.loads(admin.evaluate("document.documentElement.dataset.copied"))["id"] == 12345678901234567890
+    filter = admin.get_by_label("Filter")
+    filter.fill("id=12345678901234567891")
+    admin.get_by_text("1 match in 2").wait_for()
+    console.go(admin, "spaces", "figures", "segments", "big", "travel")
+    state = admin.get_by_role("region", name="State")
+    state.get_by_text("12345678901234567891", exact=True).wait_for()
+    assert admin.locator(".diff li").first.inner_text().split() == [
+        "/id", "−", "12345678901234567890", "+", "12345678901234567891",
+    ]  # fmt: skip
+
+
+def test_an_appended_number_is_written_as_it_was_typed(console: Console, admin: Any) -> None:
+    console.go(admin, "spaces", "sensors", "segments", "typed")
+    typed = ['{"id": 12345678901234567890, "x": 1.0, "far": 1e400}', "12345678901234567890", "no: 12345678901234567890"]
+    for at, text in enumerate(typed, 1):
+        admin.get_by_role("button", name="Append").click()
+        dialog = admin.get_by_role("dialog", name="Append an entry")
+        dialog.get_by_label("Payload").fill(text)
+        dialog.get_by_role("button", name="Append").click()
+        admin.get_by_text(f"Entry {at} of typed is written").wait_for()
+    assert [entry.payload.decode() for entry in console.store.consume_segment("sensors", "typed")] == typed
+
+
+def test_a_list_of_many_groups_says_that_there_are_more(console: Console, admin: Any) -> None:
+    console.store.create_space("crowd")
+    for number in range(102):
+        console.store.group("crowd", f"group-{number:03}")
+    console.go(admin, "spaces", "crowd", "groups")
+    admin.get_by_text("100 groups shown, and there are more").wait_for()
+    admin.get_by_role("button", name="Show more").click()
+    admin.get_by_role("link", name="group-101").wait_for()
+    assert admin.get_by_text("there are more").count() == 0
+
+
+def test_a_huge_payload_is_cut_on_the_screen_and_copied_whole(console: Console, admin: Any) -> None:
+    text, document = "line\n" * 600_000, json.dumps({"v": "y" * 3_000_000})
+    for name, payload in (("text", text), ("document", document)):
+        console.store.produce("huge", name, [Record(payload.encode())])
+        console.go(admin, "spaces", "huge", "segments", f"{name}?from=beginning")
+        entries_of(admin).first.click()
+        detail = admin.get_by_role("complementary", name="The chosen entry")
+        assert len(detail.get_by_role("region", name="Payload").inner_text()) < 200_000
+        detail.get_by_text("characters; copy it to see all").wait_for()
+        detail.get_by_role("button", name="Copy the payload").click()
+        detail.get_by_role("button", name="Copy the payload").locator("path[d='M4 10.5 8 14.5 16 6']").wait_for()
+        copied = admin.evaluate("document.documentElement.dataset.copied")
+        assert copied == text if name == "text" else json.loads(copied) == json.loads(document)
+        console.go(admin, "spaces", "huge", "segments", name, "travel")
+        assert len(admin.locator("main").inner_text()) < 50_000
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_a_long_name_makes_no_screen_wider(console: Console, width: int) -> None:
+    name = "n" * 255
+    console.store.produce(name, name, [Record(json.dumps({name: name}).encode(), {"event": name})])
+    page = console.page(width=width)
+    of_space = ("", "/entries", "/groups", "/remove", f"/segments/{name}", f"/segments/{name}/travel")
+    wider = "(() => { const main = document.querySelector('main'); return main.scrollWidth - main.clientWidth })()"
+    for screen in ("", "spaces", *(f"spaces/{name}{part}" for part in of_space), "operations"):
+        console.go(page, screen)
+        assert page.evaluate(wider) == 0, screen
+    page.context.close()
+    console.check_quiet()
+
+
 def test_a_place_that_does_not_exist_says_so(console: Console, admin: Any) -> None:
     console.go(admin, "spaces", "missing", "entries")
     admin.get_by_text("There is no such space").wait_for()
@@ -485,7 +571,7 @@ def test_an_entry_is_appended_and_a_lost_race_is_told(console: Console, admin: A
     dialog.get_by_label("Payload").fill('{"by": "hand"}')
     dialog.get_by_role("button", name="Append").click()
     admin.get_by_text("Entry 1 of appended is written").wait_for()
-    assert console.store.peek("orders", "appended").payload == b'{"by":"hand"}'
+    assert console.store.peek("orders", "appended").payload == b'{"by": "hand"}'
     admin.get_by_role("button", name="Append").click()
     dialog.get_by_label("Expected last sequence").fill("7")
     dialog.get_by_role("button", name="Append").click()

@@ -1,5 +1,7 @@
 // Requests to /v1 by the session's cookie, names in paths, and refusals as errors.
 
+import { parseJson } from "./numbers.js"
+
 const ROOT = new URL("../", document.baseURI)
 
 export class Refusal extends Error {
@@ -38,22 +40,23 @@ export function url(path, query = {}) {
 let ended = () => {}
 export function onSignedOut(listener) { ended = listener }
 
-export async function call(method, path, { body, query, headers, signal } = {}) {
+/** `text`: a body that is JSON already. */
+export async function call(method, path, { body, text: written = body === undefined ? undefined : JSON.stringify(body), query, headers, signal } = {}) {
   let answer
   try {
     answer = await fetch(url(path, query), {
       method,
       signal,
       credentials: "same-origin",
-      headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      headers: { ...(written === undefined ? {} : { "Content-Type": "application/json" }), ...headers },
+      body: written,
     })
   } catch (error) {
     if (error.name === "AbortError") throw error
     throw new Refusal(0, { title: "The server does not answer", detail: "no connection to the server; it may have ended" })
   }
   const text = await answer.text()
-  if (answer.ok) return text ? JSON.parse(text) : null
+  if (answer.ok) return text ? parseJson(text) : null
   let problem
   try { problem = JSON.parse(text) } catch { problem = { detail: text.slice(0, 300) } }
   if (answer.status === 401 && !path.startsWith("console/")) ended()

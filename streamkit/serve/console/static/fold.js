@@ -1,11 +1,12 @@
 // The state after each entry of a segment: entries folded into one document.
 
 import { binarySize, plural } from "./format.js"
+import { isTree } from "./numbers.js"
 
 /** JSON Merge Patch (RFC 7396). Neither argument is changed. */
 export function mergePatch(target, patch) {
-  if (patch === null || typeof patch !== "object" || Array.isArray(patch)) return patch
-  const found = Object.assign(Object.create(null), target !== null && typeof target === "object" && !Array.isArray(target) ? target : {})
+  if (!isTree(patch) || Array.isArray(patch)) return patch
+  const found = Object.assign(Object.create(null), isTree(target) && !Array.isArray(target) ? target : {})
   for (const [name, value] of Object.entries(patch)) {
     if (value === null) delete found[name]
     else found[name] = mergePatch(found[name], value)
@@ -14,11 +15,16 @@ export function mergePatch(target, patch) {
 }
 
 const unescaped = part => part.replaceAll("~1", "/").replaceAll("~0", "~")
-const isTree = value => value !== null && typeof value === "object"
+
+/** The parts of a JSON pointer (RFC 6901). */
+function partsOf(pointer) {
+  if (typeof pointer !== "string" || (pointer !== "" && !pointer.startsWith("/"))) throw new Error(`${JSON.stringify(pointer)} is no JSON pointer`)
+  return pointer.split("/").slice(1).map(unescaped)
+}
 
 function find(document, pointer) {
   let found = document
-  for (const part of pointer.split("/").slice(1).map(unescaped)) {
+  for (const part of partsOf(pointer)) {
     if (!isTree(found) || !Object.hasOwn(found, part)) throw new Error(`there is nothing at ${pointer}`)
     found = found[part]
   }
@@ -27,7 +33,7 @@ function find(document, pointer) {
 
 function change(document, pointer, work) {
   if (pointer === "") return work({ "": document }, "")[""]
-  const parts = pointer.split("/").slice(1).map(unescaped)
+  const parts = partsOf(pointer)
   const root = Array.isArray(document) ? [...document] : Object.assign(Object.create(null), document)
   let place = root
   for (const part of parts.slice(0, -1)) {

@@ -27,6 +27,9 @@ export function dollars(value) {
   return `$${value === 0 ? "0" : value < 0.01 ? value.toFixed(5) : value.toFixed(2)}`
 }
 
+/** The begin of a text that would take a browser seconds to draw. */
+export const cut = (text, most) => text.length > most ? `${text.slice(0, most)}… (${number(text.length)} characters; copy it to see all)` : text
+
 /** The number of bytes that base64 text stands for. */
 export const binarySize = base64 => Math.floor(base64.replace(/=+$/, "").length * 3 / 4)
 

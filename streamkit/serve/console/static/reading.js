@@ -1,6 +1,7 @@
 // The entries that a screen holds: pages from /v1 in both directions, and those that come live.
 
 import { get, segmentPath, spacePath, url } from "./api.js"
+import { parseJson } from "./numbers.js"
 
 const PAGE = 500
 /** Entries that are held; those at the other end go first. */
@@ -162,7 +163,7 @@ export class Reading {
     const query = this.next === null || this.next === undefined ? { from: "end" } : this.segment !== null ? { after: this.next } : { offset: this.next }
     const source = this._source = new EventSource(url(this.place, query))
     source.addEventListener("open", () => { this.state = "live"; this.changed() })
-    source.addEventListener("entries", event => this._arrive(event, JSON.parse(event.data)))
+    source.addEventListener("entries", event => this._arrive(event, parseJson(event.data)))
     source.addEventListener("gap", event => this._arrive(event, [JSON.parse(event.data)]))
     source.addEventListener("caught-up", event => { if (event.lastEventId) this._reached(event.lastEventId) })
     source.addEventListener("bye", event => {

@@ -1,8 +1,9 @@
 // Entries of a space or segment: start anywhere, filter, follow live, look at one.
 
 import { call, get, segmentPath, spacePath, storePath, url } from "../api.js"
+import { isTree } from "../numbers.js"
 import { Reading, idOf, isGap } from "../reading.js"
-import { binarySize, clock, fine, number, plural, time } from "../format.js"
+import { binarySize, clock, cut, fine, number, plural, time } from "../format.js"
 import { matches, parseFilter } from "../filter.js"
 import { link, parse } from "../router.js"
 import { Rows } from "../rows.js"
@@ -85,7 +86,7 @@ function Detail({ store, space, item, inSegment, onClose }) {
   return html`<aside class="detail" aria-label="The chosen entry" ref=${place}><header><h2>${item.metadata?.event || item.segment} <span class="sub">#${number(item.sequence)}</span></h2><${Button} kind="ghost square" icon="close" label="Close" onClick=${onClose} /></header>
     <div class="inside" tabindex="0" role="region" aria-label="Entry">
       <section><header><h3>Payload${item.base64 !== undefined && html` <span class="sub">${plural(binarySize(item.base64), "byte")}, as base64</span>`}</h3><${Copy} text=${raw} label="Copy the payload" /></header>
-        ${item.json !== undefined && item.json !== null && typeof item.json === "object" ? html`<${Tree} key=${idOf(item)} value=${item.json} label="Payload" />` : html`<pre class="raw" tabindex="0" role="region" aria-label="Payload">${raw === "" ? "(empty)" : raw}</pre>`}</section>
+        ${isTree(item.json) ? html`<${Tree} key=${idOf(item)} value=${item.json} label="Payload" />` : html`<pre class="raw" tabindex="0" role="region" aria-label="Payload">${raw === "" ? "(empty)" : cut(raw, 100000)}</pre>`}</section>
       ${metadata.length > 0 && html`<section><header><h3>Metadata</h3></header><dl class="facts">${metadata.map(([name, value]) => html`<dt class="mono">${name}</dt><dd class="mono">${value}</dd>`)}</dl></section>`}
       <section><header><h3>Where it is</h3></header><dl class="facts"><dt>Segment</dt><dd><a href=${link(store, "spaces", space, "segments", item.segment)}>${item.segment}</a></dd><dt>Sequence</dt><dd>${number(item.sequence)}</dd><dt>Time</dt><dd>${fine(item.timestamp)}</dd><dt>Transaction</dt><dd class="mono">${item.trx.id} · ${number(item.trx.number)}</dd><dt>Tier</dt><dd>${item.tier || "log"}</dd><dt>Offset</dt><dd class="mono">${item.offset}</dd></dl></section>
       <section><header><h3>Copy as</h3></header><${CopyAs} of=${recipes(store, space, null, item)} /></section>
@@ -100,10 +101,13 @@ function Append({ store, space, segment, onClose }) {
   const [error, setError] = useState("")
   const submit = async event => {
     event.preventDefault()
-    let record
-    try { record = { json: JSON.parse(text) } } catch { record = { text } }
+    let written = JSON.stringify({ text })
     try {
-      const status = await call("POST", `${segmentPath(store, space, name)}/entries`, { body: record, headers: expected === "" ? {} : { "If-Match": `"${expected}"` } })
+      JSON.parse(text)
+      written = `{"json": ${text}}` // as it was typed: JavaScript would round its numbers
+    } catch { /* it is text */ }
+    try {
+      const status = await call("POST", `${segmentPath(store, space, name)}/entries`, { text: written, headers: expected === "" ? {} : { "If-Match": `"${expected}"` } })
       toast(`Entry ${number(status.last_sequence)} of ${name} is written`)
       onClose()
     } catch (refusal) { setError(refusal.message) }

@@ -3,27 +3,36 @@
 import { call, enc, get, spacePath, storePath } from "../api.js"
 import { ago, binarySize, duration, fine, number, plural, short, time, verb } from "../format.js"
 import { link } from "../router.js"
-import { Badge, Button, Copy, Dialog, Empty, Failure, Field, Fragment, Loaded, Page, Session, Tile, attempt, can, html, toast, useContext, useEffect, useLoad, useState } from "../ui.js"
+import { Badge, Button, Copy, Dialog, Empty, Failure, Field, Fragment, Loaded, Page, Session, Tile, attempt, can, html, toast, useContext, useEffect, useLoad, useRef, useState } from "../ui.js"
 
 const EVERY = 3000
+/** Groups of a list that are shown, and how many more at a time; each costs a request. */
+const SHOWN = 100
+const MOST = 1000
+const DEAD = 200
+const PENDING = 50
 const path = (store, space, group) => group === null ? `${storePath(store)}/queues/${enc(space)}` : `${spacePath(store, space)}/groups/${enc(group)}`
-const snippet = entry => entry.json !== undefined ? JSON.stringify(entry.json) : entry.text ?? plural(binarySize(entry.base64 || ""), "byte")
+const snippet = entry => (entry.json !== undefined ? JSON.stringify(entry.json) : entry.text ?? plural(binarySize(entry.base64 || ""), "byte")).slice(0, 400)
 
 export function Health({ of }) {
+  if (of.lag === undefined) return html`<${Badge}>unknown<//>`
   if (of.dead) return html`<${Badge} kind="bad" dot>${plural(of.dead, "dead letter")}<//>`
   if (of.lag === 0) return html`<${Badge} kind="good" dot>done<//>`
   return of.consumers.length ? html`<${Badge} kind="info" dot>working<//>` : html`<${Badge} kind="warn" dot>no consumer<//>`
 }
 
 function Table({ store, listed, base, hrefOf, what, command }) {
+  const most = useRef(SHOWN)
   const rows = useLoad(async signal => {
-    const groups = (await get(listed, { limit: 200 }, signal)).groups
-    return Promise.all(groups.map(each => get(base(each.name), {}, signal).catch(() => ({ name: each.name, settings: {}, consumers: [] }))))
+    const { groups, next } = await get(listed, { limit: most.current }, signal)
+    return { groups: await Promise.all(groups.map(each => get(base(each.name), {}, signal).catch(() => ({ name: each.name, settings: {}, consumers: [] })))), next }
   }, [listed], EVERY)
-  return html`<div class="card"><${Loaded} of=${rows}>${groups => groups.length === 0
+  const more = () => { most.current = Math.min(most.current + SHOWN, MOST); rows.reload() }
+  return html`<div class="card"><${Loaded} of=${rows}>${({ groups, next }) => groups.length === 0
     ? html`<${Empty} icon="queues" title=${what === "queue" ? "This store has no queues" : "Nobody consumes this space in a group"} command=${command} />`
     : html`<div class="scroll" tabindex="0" role="region" aria-label=${what === "queue" ? "Queues" : "Groups"}><table><thead><tr><th>Name</th><th>State</th><th class="num">Lag</th><th class="num">Pending</th><th class="num wide">Ready</th><th class="num wide">Delayed</th><th class="num">Dead</th><th class="num wide">Consumers</th></tr></thead>
-      <tbody>${groups.map(each => html`<tr key=${each.name}><td><a class="name" href=${hrefOf(each.name)}>${each.name}</a></td><td><${Health} of=${each} /></td><td class="num">${number(each.lag)}</td><td class="num">${number(each.pending)}</td><td class="num wide">${number(each.ready)}</td><td class="num wide">${number(each.delayed)}</td><td class="num">${number(each.dead)}</td><td class="num wide">${number(each.consumers.length)}</td></tr>`)}</tbody></table></div>`}<//></div>`
+      <tbody>${groups.map(each => html`<tr key=${each.name}><td><a class="name" href=${hrefOf(each.name)}>${each.name}</a></td><td><${Health} of=${each} /></td><td class="num">${number(each.lag)}</td><td class="num">${number(each.pending)}</td><td class="num wide">${number(each.ready)}</td><td class="num wide">${number(each.delayed)}</td><td class="num">${number(each.dead)}</td><td class="num wide">${number(each.consumers.length)}</td></tr>`)}</tbody></table></div>
+      ${next && html`<footer>${plural(groups.length, what)} shown, and there are more ${groups.length < MOST && html`<${Button} kind="small" onClick=${more}>Show more<//>`}</footer>`}`}<//></div>`
 }
 
 export function Groups({ store, space }) {
@@ -82,7 +91,7 @@ function Seek({ base, onClose }) {
 }
 
 function Dead({ store, space, base, dead, stamp, onChange }) {
-  const found = useLoad(signal => get(`${base}/dead`, { limit: 200 }, signal), [base, stamp])
+  const found = useLoad(signal => get(`${base}/dead`, { limit: DEAD }, signal), [base, stamp])
   const [chosen, setChosen] = useState(new Set())
   const [asks, setAsks] = useState(false)
   const letters = found.data ? found.data.dead : []
@@ -96,13 +105,15 @@ function Dead({ store, space, base, dead, stamp, onChange }) {
     ${letters.length > 0 && html`<${Button} kind="small primary" needs="write" disabled=${!ids.length} onClick=${() => redrive(false)}>Redrive ${ids.length || ""} chosen<//><${Button} kind="small" needs="write" onClick=${() => setAsks(true)}>Redrive all…<//>`}</header>
     <${Loaded} of=${found} lines=${2}>${() => letters.length === 0 ? html`<${Empty} icon="check" title="There are no dead letters" />` : html`<div class="scroll" tabindex="0" role="region" aria-label="Dead letters"><table><thead><tr><th><span class="sr">Choose</span></th><th>Entry</th><th>Reason</th><th class="num">Attempts</th><th class="wide">Since</th><th class="wide">Payload</th></tr></thead>
       <tbody>${letters.map(letter => html`<tr key=${letter.id}><td><input type="checkbox" aria-label=${`Choose ${letter.entry.segment} ${letter.entry.sequence}`} checked=${chosen.has(letter.id)} onChange=${() => toggle(letter.id)} /></td>
-        <td><a href=${link(store, "spaces", space, "segments", letter.entry.segment, { from: "sequence", at: letter.entry.sequence, entry: letter.entry.sequence })}>${letter.entry.segment} #${number(letter.entry.sequence)}</a></td><td>${letter.reason}</td><td class="num">${number(letter.attempt)}</td><td class="when wide">${ago(letter.timestamp)}</td><td class="wide"><div class="clip mono">${snippet(letter.entry)}</div></td></tr>`)}</tbody></table></div>`}<//>
+        <td><a href=${link(store, "spaces", space, "segments", letter.entry.segment, { from: "sequence", at: letter.entry.sequence, entry: letter.entry.sequence })}>${letter.entry.segment} #${number(letter.entry.sequence)}</a></td><td>${letter.reason}</td><td class="num">${number(letter.attempt)}</td><td class="when wide">${ago(letter.timestamp)}</td><td class="wide"><div class="clip mono">${snippet(letter.entry)}</div></td></tr>`)}</tbody></table></div>
+      ${dead > letters.length && html`<footer>The first ${number(letters.length)} of ${plural(dead, "dead letter")}. Redrive them to see the others.</footer>`}`}<//>
     ${asks && html`<${Dialog} title="Deliver all dead letters again?" onClose=${() => setAsks(false)}><p>${plural(dead, "entry", "entries")} will be delivered to consumers again, with new attempts.</p><div class="tools"><${Button} onClick=${() => setAsks(false)}>Cancel<//><${Button} kind="primary" needs="write" onClick=${async () => { setAsks(false); await redrive(true) }}>Redrive them<//></div><//>`}</div>`
 }
 
 function Pending({ store, space, base, stamp, consumers }) {
-  const found = useLoad(signal => get(`${base}/pending`, { limit: 50 }, signal), [base, stamp])
+  const found = useLoad(signal => get(`${base}/pending`, { limit: PENDING }, signal), [base, stamp])
   return html`<div class="card"><header><h2>With consumers</h2><span class="grow"></span><span class="sub">${plural(consumers.length, "consumer")}</span></header>
     <${Loaded} of=${found} lines=${2}>${({ pending }) => pending.length === 0 ? html`<${Empty} icon="queues" title="Nobody works on an entry" />` : html`<div class="scroll" tabindex="0" role="region" aria-label="Pending entries"><table><thead><tr><th>Entry</th><th>Consumer</th><th class="num">Attempt</th><th>Until</th></tr></thead>
-      <tbody>${pending.map(each => html`<tr><td><a href=${link(store, "spaces", space, "segments", each.entry.segment, { from: "sequence", at: each.entry.sequence, entry: each.entry.sequence })}>${each.entry.segment} #${number(each.entry.sequence)}</a></td><td>${each.consumer}</td><td class="num">${number(each.attempt)}</td><td class="when">${ago(each.deadline)}</td></tr>`)}</tbody></table></div>`}<//></div>`
+      <tbody>${pending.map(each => html`<tr><td><a href=${link(store, "spaces", space, "segments", each.entry.segment, { from: "sequence", at: each.entry.sequence, entry: each.entry.sequence })}>${each.entry.segment} #${number(each.entry.sequence)}</a></td><td>${each.consumer}</td><td class="num">${number(each.attempt)}</td><td class="when">${ago(each.deadline)}</td></tr>`)}</tbody></table></div>
+      ${pending.length === PENDING && html`<footer>${plural(PENDING, "entry", "entries")} shown; there may be more.</footer>`}`}<//></div>`
 }

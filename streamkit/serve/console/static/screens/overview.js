@@ -4,7 +4,7 @@ import { eachOf, enc, get, spacePath, storePath } from "../api.js"
 import { Spark } from "../chart.js"
 import { bytes, dollars, duration, number, plural, rate, short, verb } from "../format.js"
 import { link } from "../router.js"
-import { Button, Copy, Empty, Failure, Fragment, Loaded, Page, Session, Skeleton, Tile, html, seesAll, useContext, useEffect, useLoad, useRef, useState } from "../ui.js"
+import { Button, Copy, Empty, Failure, Fragment, Loaded, Page, Session, Skeleton, Tile, attempt, html, seesAll, useContext, useEffect, useLoad, useRef, useState } from "../ui.js"
 
 const TIERS = { log: "Log", index: "Index", archive: "Archive", internal: "Own records" }
 
@@ -67,7 +67,7 @@ export function SpaceTable({ store, limit = 100 }) {
   const session = useContext(Session)
   const [pages, setPages] = useState([])
   const [prefix, setPrefix] = useState("")
-  const [sizes, setSizes] = useState({})
+  const [sizes, setSizes] = useState(new Map())
   const first = useLoad(signal => get(`${storePath(store)}/spaces`, { limit, prefix }, signal), [store, limit, prefix])
   useEffect(() => setPages([]), [store, prefix])
   const all = first.data ? [first.data, ...pages] : []
@@ -77,44 +77,47 @@ export function SpaceTable({ store, limit = 100 }) {
   useEffect(() => {
     if (!measured) return undefined
     const abort = new AbortController()
-    eachOf(spaces.filter(space => !sizes[space.name]), 3, async space => {
+    eachOf(spaces.filter(space => !sizes.has(space.name)), 3, async space => {
       if (abort.signal.aborted) return
       try {
         const size = await get(`${spacePath(store, space.name)}/size`, {}, abort.signal)
-        if (!abort.signal.aborted) setSizes(was => ({ ...was, [space.name]: size }))
+        if (!abort.signal.aborted) setSizes(was => new Map(was).set(space.name, size))
       } catch { /* the row stays without figures */ }
     })
     return () => abort.abort()
   }, [names, store])
   const next = all.at(-1)?.next
-  const more = async () => {
+  const more = () => attempt(async () => {
     const page = await get(`${storePath(store)}/spaces`, { limit, prefix, after: next })
     setPages(was => [...was, page])
-  }
-  const cell = (name, of) => sizes[name] ? of(sizes[name]) : "–"
+  })
+  const cell = (name, of) => sizes.has(name) ? of(sizes.get(name)) : "–"
   return html`<div class="card"><header><h2>Spaces</h2><span class="grow"></span>
     <input class="in" style=${{ maxWidth: "220px" }} type="search" placeholder="Begins with…" aria-label="Show spaces that begin with" value=${prefix} onInput=${event => setPrefix(event.target.value)} /></header>
     <${Loaded} of=${first}>${() => spaces.length === 0
       ? prefix ? html`<${Empty} title="No space begins so" />` : html`<${Empty} title="This store has no spaces yet" command=${`echo '{"placed": 3}' | streamkit produce orders order-42 --store ${store}`}><p>A first write creates the space and the segment.</p><//>`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Spaces"><table><thead><tr><th>Name</th>${measured && html`<th class="num">Entries</th><th class="num">Segments</th><th class="num">Payload</th><th class="num wide">Stored</th><th class="wide">Tiers</th>`}</tr></thead>
-        <tbody>${spaces.map(({ name }) => html`<tr key=${name}><td><a class="name" href=${link(store, "spaces", name)}>${name}</a></td>${measured && html`<td class="num">${cell(name, size => number(size.entries))}</td><td class="num">${cell(name, size => number(size.segments))}</td><td class="num">${cell(name, size => bytes(size.payload_bytes))}</td><td class="num wide">${cell(name, size => bytes(size.stored_bytes))}</td><td class="wide" style=${{ width: "18%" }}>${sizes[name] && html`<${Tiers} tiers=${sizes[name].tiers} />`}</td>`}</tr>`)}</tbody></table></div>
+        <tbody>${spaces.map(({ name }) => html`<tr key=${name}><td><a class="name" href=${link(store, "spaces", name)}>${name}</a></td>${measured && html`<td class="num">${cell(name, size => number(size.entries))}</td><td class="num">${cell(name, size => number(size.segments))}</td><td class="num">${cell(name, size => bytes(size.payload_bytes))}</td><td class="num wide">${cell(name, size => bytes(size.stored_bytes))}</td><td class="wide" style=${{ width: "18%" }}>${sizes.has(name) && html`<${Tiers} tiers=${sizes.get(name).tiers} />`}</td>`}</tr>`)}</tbody></table></div>
         ${next && html`<footer><${Button} kind="small" onClick=${more}>Show more<//></footer>`}`}<//></div>`
 }
+
+/** Queues that are looked at for dead letters; each costs a request. */
+const LOOKED = 50
 
 /** A line for each part that needs a person: paused routes and views, and dead letters in queues. */
 function Troubles({ store }) {
   const found = useLoad(async signal => {
-    const [{ routes }, { views }, { groups }] = await Promise.all(["routes", "views", "queues"].map(kind => get(`${storePath(store)}/${kind}`, kind === "queues" ? { limit: 50 } : {}, signal)))
+    const [{ routes }, { views }, { groups, next }] = await Promise.all(["routes", "views", "queues"].map(kind => get(`${storePath(store)}/${kind}`, kind === "queues" ? { limit: LOOKED } : {}, signal)))
     let dead = 0
     await eachOf(groups, 3, async ({ name }) => { dead += (await get(`${storePath(store)}/queues/${enc(name)}`, {}, signal)).dead })
-    return { routes: routes.filter(route => route.state === "paused").length, views: views.filter(view => view.error).length, dead }
+    return { routes: routes.filter(route => route.state === "paused").length, views: views.filter(view => view.error).length, dead, all: next === null }
   }, [store], 30000)
   if (!found.data) return null
-  const { routes, views, dead } = found.data
+  const { routes, views, dead, all } = found.data
   const parts = [
     [routes, "routes", `${plural(routes, "route")} ${verb(routes, "is", "are")} paused`],
     [views, "views", `${plural(views, "view")} ${verb(views, "is", "are")} paused`],
-    [dead, "queues", `${plural(dead, "dead letter")} in queues`],
+    [dead, "queues", `${plural(dead, "dead letter")} in ${all ? "queues" : `the first ${LOOKED} queues`}`],
   ].filter(([count]) => count > 0)
   return parts.length > 0 && html`<div class="note warn" role="status"><div class="tools">${parts.map(([, screen, text]) => html`<a key=${screen} href=${link(store, screen)}>${text}</a>`)}</div></div>`
 }

@@ -11,7 +11,7 @@ export function Routes({ store }) {
   const session = useContext(Session)
   const found = useLoad(session.segments.length ? null : async signal => {
     const { routes } = await get(`${storePath(store)}/routes`, {}, signal)
-    return Promise.all(routes.slice(0, 50).map(route => get(`${storePath(store)}/routes/${enc(route.name)}`, {}, signal).catch(() => route)))
+    return Promise.all(routes.map(route => get(`${storePath(store)}/routes/${enc(route.name)}`, {}, signal).catch(() => route)))
   }, [store], 4000)
   return html`<${Page} title="Routes">${session.segments.length ? html`<div class="card"><${Empty} icon="routes" title="This key is for some segments, and routes are of whole spaces" /></div>` : html`<${Loaded} of=${found}>${routes => routes.length === 0
     ? html`<div class="card"><${Empty} icon="routes" title="This store has no routes" command=${'store.route("audit", source="orders", target="audit").run()'}><p>A route copies entries from one space to another, each exactly once. A program runs it.</p><//></div>`

@@ -2,7 +2,7 @@
 
 import { get, segmentPath } from "../api.js"
 import { differences, step } from "../fold.js"
-import { binarySize, fine, number, plural, time } from "../format.js"
+import { binarySize, cut, fine, number, plural, time } from "../format.js"
 import { Tree } from "../json.js"
 import { link } from "../router.js"
 import { Button, Copy, Empty, Field, Fragment, Loaded, html, useEffect, useLoad, useMemo, useRef, useState } from "../ui.js"
@@ -48,7 +48,7 @@ class States {
   }
 }
 
-const shown = value => value === undefined ? "nothing" : JSON.stringify(value)
+const shown = value => value === undefined ? "nothing" : cut(JSON.stringify(value), 2000)
 
 export function Travel({ store, space, segment, at }) {
   const found = useLoad(signal => load(store, space, segment, signal), [store, space, segment])
