@@ -5,13 +5,13 @@ Some adapters decode the path before the application sees it. The second form su
 
 from __future__ import annotations
 
-import base64
 import binascii
 from collections.abc import MutableMapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
+from .base64url import decode_base64url, encode_base64url
 from .problems import Problem
 
 __all__ = ["encode_name", "name_of", "raw_path"]
@@ -30,8 +30,7 @@ def name_of(part: bytes) -> str:
 def _name_of(part: bytes) -> str:
     try:
         if part.startswith(b"~"):
-            text = part[1:]
-            return base64.b64decode(text + b"=" * (-len(text) % 4), b"-_", validate=True).decode()
+            return decode_base64url(part[1:]).decode()
         return (unquote_to_bytes(part) if b"%" in part else part).decode()
     except (UnicodeDecodeError, binascii.Error):
         raise Problem(
@@ -46,7 +45,7 @@ def encode_name(name: str) -> str:
     quoted = quote(name, safe="")
     if quoted == name and not name.startswith("~") and name not in (".", ".."):
         return name
-    return "~" + base64.urlsafe_b64encode(name.encode()).rstrip(b"=").decode()
+    return "~" + encode_base64url(name.encode())
 
 
 def raw_path(scope: MutableMapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import secrets
@@ -12,6 +11,7 @@ from weakref import WeakKeyDictionary
 from ..errors import SequenceMismatch
 from ..model import Record
 from ..names import internal_name
+from .base64url import encode_base64url
 
 if TYPE_CHECKING:
     from ..aio import AsyncStore
@@ -43,7 +43,7 @@ async def secret_of(store: AsyncStore) -> bytes:
 def tag(secret: bytes, use: bytes, text: str) -> str:
     """The signature of a text. `use`: a name of its use, so that no other text passes for it."""
     key = hashlib.blake2b(use, key=secret, digest_size=32).digest()
-    return base64.urlsafe_b64encode(hmac.digest(key, text.encode(), "sha256")).rstrip(b"=").decode()
+    return encode_base64url(hmac.digest(key, text.encode(), "sha256"))
 
 
 def has_tag(secret: bytes, use: bytes, text: str, given: str) -> bool:

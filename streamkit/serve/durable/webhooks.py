@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import hmac
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ...errors import MissingDependency
+from ..base64url import decode_base64url, encode_base64url
 from .state import Refused
 
 __all__ = ["Signer", "Target", "send"]
@@ -178,18 +178,18 @@ class Signer:
             "kid": self.kid,
             "use": "sig",
             "alg": "EdDSA",
-            "x": _base64(public),
+            "x": encode_base64url(public),
         }
 
     def sign(self, body: bytes) -> str:
         """The value of the header Webhook-Signature."""
         now = int(time.time())
         signature = self._key.sign(b"%d." % now + body)
-        return f"t={now},kid={self.kid},ed25519={_base64(signature)}"
+        return f"t={now},kid={self.kid},ed25519={encode_base64url(signature)}"
 
     def token(self, subscription: str, generation: int, wake: str) -> str:
         """The bearer token of a wake."""
-        body = _base64(msgspec.json.encode([subscription, generation, wake]))
+        body = encode_base64url(msgspec.json.encode([subscription, generation, wake]))
         return f"{body}.{self._tag(body)}"
 
     def check(self, token: str, subscription: str) -> tuple[int, str]:
@@ -197,17 +197,13 @@ class Signer:
         body, _, tag = token.partition(".")
         if not token.isascii() or not hmac.compare_digest(tag, self._tag(body)):
             raise Refused(401, "the token is not valid", code="TOKEN_INVALID")
-        named, generation, wake = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        named, generation, wake = msgspec.json.decode(decode_base64url(body))
         if named != subscription:
             raise Refused(401, "the token belongs to another subscription", code="TOKEN_INVALID")
         return generation, wake
 
     def _tag(self, body: str) -> str:
-        return _base64(hmac.digest(self._token_key, body.encode(), "sha256"))
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+        return encode_base64url(hmac.digest(self._token_key, body.encode(), "sha256"))
 
 
 __all__ += ["check_url"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from ...errors import StoreClosed, StreamkitError
 from ...model import Entry
 from ...warn import warn
 from .. import sse
+from ..base64url import decode_base64url, encode_base64url
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
@@ -641,7 +641,7 @@ def _page(query: dict[str, str]) -> tuple[int, str | None]:
     if cursor is None:
         return size, None
     try:
-        return size, base64.b64decode(cursor + "=" * (-len(cursor) % 4), "-_", validate=True).decode()
+        return size, decode_base64url(cursor).decode()
     except ValueError:
         raise Refused("invalid_request", "the cursor is not one that a list gave") from None
 
@@ -649,6 +649,5 @@ def _page(query: dict[str, str]) -> tuple[int, str | None]:
 def _listed(name: str, found: list[dict[str, Any]], size: int, key: str) -> dict[str, Any]:
     page: dict[str, Any] = {name: found[:size]}
     if len(found) > size:
-        after = base64.urlsafe_b64encode(found[size - 1][key].encode()).rstrip(b"=").decode()
-        page["next_cursor"] = after
+        page["next_cursor"] = encode_base64url(found[size - 1][key].encode())
     return page

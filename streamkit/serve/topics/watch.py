@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import binascii
 import contextlib
 import hmac
@@ -19,6 +18,7 @@ from ...model import Record
 from ...names import internal_name
 from ...store import Store
 from .. import sse
+from ..base64url import decode_base64url, encode_base64url
 from ..problems import Problem
 from ..request import Request
 from .bodies import nodes_of
@@ -93,14 +93,6 @@ def _secret(store: Store) -> bytes:
     return entry.payload
 
 
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _unbase64(text: str) -> bytes:
-    return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-
-
 def _mac(store: Store, body: bytes) -> bytes:
     return hmac.digest(_secret(store), body, "sha256")
 
@@ -135,7 +127,7 @@ def create(topics: Topics, given: WatchIn, key: str, lenient: bool) -> tuple[str
         _now(),
     )
     body = msgspec.json.encode(watch)
-    return f"wid_{_base64(body)}.{_base64(_mac(topics.store, body))}", told
+    return f"wid_{encode_base64url(body)}.{encode_base64url(_mac(topics.store, body))}", told
 
 
 def opened(store: Store, wid: str, key: str, cursor: str | None) -> Watch:
@@ -145,7 +137,7 @@ def opened(store: Store, wid: str, key: str, cursor: str | None) -> Watch:
         if not wid.startswith("wid_"):
             raise ValueError
         first, _, second = wid[4:].partition(".")
-        body, mac = _unbase64(first), _unbase64(second)
+        body, mac = decode_base64url(first), decode_base64url(second)
     except (ValueError, binascii.Error):
         raise Refused("not_found", "there is no such watch; POST /v0/watch makes one") from None
     if not hmac.compare_digest(mac, _mac(store, body)):
@@ -170,7 +162,7 @@ def _now() -> int:
 
 def _decoded(text: str) -> dict[str, int]:
     try:
-        return json_decoder(dict[str, int]).decode(_unbase64(text))
+        return json_decoder(dict[str, int]).decode(decode_base64url(text))
     except (ValueError, msgspec.DecodeError):
         raise Refused("invalid_request", "the cursor is not the id of an event of this stream") from None
 
@@ -201,7 +193,7 @@ class _Stream:
     @property
     def id(self) -> str:
         """The cursor after the sent records, and the time."""
-        return _base64(msgspec.json.encode({**self.cursors, _TIME: _now()}))
+        return encode_base64url(msgspec.json.encode({**self.cursors, _TIME: _now()}))
 
     def look(self) -> tuple[list[bytes], bool]:
         """The next events of all topics, and whether there may be more by now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -12,6 +11,7 @@ from ...errors import InvalidOffset
 from ...lexkey import LexKey
 from ...log.offsets import Offset
 from ...names import check_name
+from ..base64url import decode_base64url, encode_base64url
 from ..problems import Problem
 from ..request import Request
 
@@ -77,7 +77,7 @@ async def asked(request: Request) -> tuple[list[str], dict[str, str], str | None
 def cursor_text(offsets: Mapping[str, LexKey | None]) -> str:
     """One text for the offsets of several spaces."""
     data = msgspec.json.encode({space: None if offset is None else bytes(offset) for space, offset in offsets.items()})
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return encode_base64url(data)
 
 
 def cursor_of(spaces: Iterable[str], text: str | None) -> dict[str, LexKey | None]:
@@ -85,8 +85,7 @@ def cursor_of(spaces: Iterable[str], text: str | None) -> dict[str, LexKey | Non
     found: dict[str, LexKey | None] = {}
     if text is not None:
         try:
-            data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-            offsets = json_decoder(dict[str, bytes | None]).decode(data)
+            offsets = json_decoder(dict[str, bytes | None]).decode(decode_base64url(text))
         except ValueError:
             raise InvalidOffset("the cursor is damaged; pass the cursor of a page or an event") from None
         _check_count(len(offsets))
