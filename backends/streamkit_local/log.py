@@ -151,8 +151,8 @@ class PartitionLog:
         if self._locked or not is_noted(self.path):
             return False  # the holder of the lock has completed it
         if self._readonly:
-            before, self.reader.anew = self.reader.anew, read_note(self.path)
-            return self.reader.anew != before
+            before, self.reader.pending_rewrite = self.reader.pending_rewrite, read_note(self.path)
+            return self.reader.pending_rewrite != before
         base = self.words[BASE]
         file = OpenFile(os.open(os.path.join(self.path, log_name(self.head.position(base))), os.O_RDWR))
         try:
@@ -271,9 +271,9 @@ class PartitionLog:
     def _overwrite(self, file: LogFile, records: Sequence[tuple[StoredRecord, bytes]]) -> None:
         """Give records of a file other values of the same lengths."""
         seed = self.reader.seed
-        anew = [(found.position, encode(*found[:3], value, seed)) for found, value in records]
+        rewritten = [(found.position, encode(*found[:3], value, seed)) for found, value in records]
         self.words[DIRTY] = 1  # if this is stopped, the next holder of the lock completes it
-        rewrite(self.path, file.base, anew)
+        rewrite(self.path, file.base, rewritten)
         self.words[DIRTY] = 0
 
     def scrub(self) -> None:

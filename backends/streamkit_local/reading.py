@@ -66,8 +66,8 @@ class Reader:
         self.identity = identity
         self.seed = seed
         self.current: tuple[int, OpenFile] | None = None
-        self.anew: Note | None = None
-        """The pending rewrite, for readers that may not write."""
+        self.pending_rewrite: Note | None = None
+        """A rewrite that is half done, for readers that may not write."""
         self._number = next(_numbers)
         """The number of this reader's files: a store that is made again at the same path has logs of the same names."""
         self._indexed: list[LogFile] = []
@@ -82,7 +82,7 @@ class Reader:
         else:
             held = cached_file(self.path, file.base, _log_path, self._number)
         data = os.pread(held.fd, length, position - file.base)
-        return data if self.anew is None else patched(self.anew, file.base, position, data)
+        return data if self.pending_rewrite is None else patched(self.pending_rewrite, file.base, position, data)
 
     def damaged(self, position: int, key: bytes | None = None) -> CorruptData:
         """The error for damaged bytes."""

@@ -117,7 +117,7 @@ def recover(reader: Reader, head: Head, *, readonly: bool) -> tuple[State, OpenF
     if copied:
         published = synced = 0
     if readonly:
-        reader.anew = read_note(path)
+        reader.pending_rewrite = read_note(path)
     else:
         complete(path)
     state: State | None = None

@@ -57,15 +57,15 @@ def intact_rows(path: str, partition: bytes) -> Salvaged:
     if seed is None:
         raise damage(path, "has no record that is intact")
     reader = Reader(path, "", seed)
-    reader.anew = read_note(path)
+    reader.pending_rewrite = read_note(path)
     rows: dict[bytes, tuple[int, Callable[[], bytes]]] = {}
     dropped = Ranges()
     damaged: list[str] = []
     pieces: list[bytes] = []
     for base in bases:
         data = _data(path, base)
-        if reader.anew is not None:
-            data = patched(reader.anew, base, base, data)
+        if reader.pending_rewrite is not None:
+            data = patched(reader.pending_rewrite, base, base, data)
         for found in _records(data, base, seed):
             if isinstance(found, _Damage):
                 damaged.append(f"{os.path.join(path, log_name(base))} is damaged at byte {found.at}")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..errors import CorruptData, StreamkitError
 from ..log.archive_reader import Amount, ArchiveUnreadable, Contents
-from ..log.batches import Batch, Bounds, Needles
+from ..log.batches import Batch, Bounds, RequiredText
 from ..warn import warn
 from . import scattered
 from .amounts import Amounts
@@ -152,7 +152,7 @@ class Archive:
     # -- the log ------------------------------------------------------------------------------------------------
 
     def transactions(
-        self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+        self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, required: RequiredText | None = None
     ) -> Iterator[Batch]:
         here, partition = start, view.log.partition
 
@@ -161,8 +161,8 @@ class Archive:
             _check_trimmed(snapshot, view, here)
             pieces = (
                 self._pieces(snapshot, partition, here[0], last, bounds, COLUMNS)
-                if needles is None
-                else self._pieces_with(needles, snapshot, partition, here[0], last, bounds)
+                if required is None
+                else self._pieces_with(required, snapshot, partition, here[0], last, bounds)
             )
             for rows, reached in pieces:
                 for batch in batches(view.log, rows, here, bounds):
@@ -224,15 +224,15 @@ class Archive:
             yield from self._window(snapshot, partition, files, low, high, columns)
 
     def _pieces_with(
-        self, needles: Needles, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
+        self, required: RequiredText, snapshot: Snapshot, partition: int, first: int, last: int, bounds: Bounds
     ) -> Iterator[tuple[pa.Table, int]]:
-        """Read as `_pieces` does, but leave out some of the rows that lack the needles."""
+        """Read as `_pieces` does, but leave out some of the rows that lack the required text."""
         for files, low, high in _windows(snapshot, partition, first, last, bounds):
             if _alone(files):
-                yield self._found(snapshot, partition, files[0], low, high, needles), high
+                yield self._found(snapshot, partition, files[0], low, high, required), high
                 continue
             for rows, reached in self._window(snapshot, partition, files, low, high, COLUMNS):
-                yield _with_needles(rows, needles), reached
+                yield _with_text(rows, required), reached
                 del rows
 
     def _window(
@@ -259,17 +259,17 @@ class Archive:
         file: File,
         low: int,
         high: int,
-        needles: Needles,
+        required: RequiredText,
     ) -> pa.Table:
-        """The rows with the needles, in commit order; the file is not in memory as a whole."""
+        """The rows with the required text, in commit order; the file is not in memory as a whole."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
         places, parts = [], []
-        for places_read, rows in self.files.rows_with(file, low, high, COLUMNS, needles.texts):
+        for places_read, rows in self.files.rows_with(file, low, high, COLUMNS, required.texts):
             places.append(places_read)
-            needles.passed += len(places_read[0]) - (0 if rows is None else rows.num_rows)
+            required.passed += len(places_read[0]) - (0 if rows is None else rows.num_rows)
             if rows is not None:
                 parts.append(rows)
         if places:
@@ -552,11 +552,11 @@ def _check_trimmed(snapshot: Snapshot, view: LogView, here: tuple[int, int]) -> 
         view.look_again()
 
 
-def _with_needles(rows: pa.Table, needles: Needles) -> pa.Table:
+def _with_text(rows: pa.Table, required: RequiredText) -> pa.Table:
     import pyarrow as pa
 
-    found = rows.filter(pa.array(have_texts(rows["metadata"], needles.texts)))
-    needles.passed += rows.num_rows - found.num_rows
+    found = rows.filter(pa.array(have_texts(rows["metadata"], required.texts)))
+    required.passed += rows.num_rows - found.num_rows
     return found
 
 

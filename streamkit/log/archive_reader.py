@@ -9,7 +9,7 @@ from ..errors import StreamkitError
 from .rows import SegmentRow
 
 if TYPE_CHECKING:
-    from .batches import Batch, Bounds, Needles
+    from .batches import Batch, Bounds, RequiredText
     from .view import LogView
 
 __all__ = ["Amount", "ArchiveReader", "ArchiveUnreadable", "Contents"]
@@ -58,10 +58,10 @@ class ArchiveReader(Protocol):
     """
 
     def transactions(
-        self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, needles: Needles | None = None
+        self, view: LogView, start: tuple[int, int], last: int, bounds: Bounds, required: RequiredText | None = None
     ) -> Iterator[Batch]:
         """The log from (number, index) `start` up to transaction `last`, in commit order, within the time bounds. With
-        `needles` some entries that do not hold them are left out."""
+        `required` some entries that lack that text are left out."""
         ...
 
     def segment(self, view: LogView, segment: str, first: int, last: int) -> Iterator[Batch]:

@@ -23,7 +23,7 @@ __all__ = [
     "NOWHERE",
     "Batch",
     "Bounds",
-    "Needles",
+    "RequiredText",
     "entries_and_gaps",
     "gap_batch",
     "without_erased",
@@ -58,12 +58,12 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-class Needles:
-    """Text that the metadata of entries is to hold; a reader passes over most of the others without decoding them."""
+class RequiredText:
+    """Text that the metadata of an entry must hold. A reader passes over most other entries without decoding them."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = list(texts)
-        self.all = [text.encode() for text in self.texts]
+        self.encoded = [text.encode() for text in self.texts]
         self.passed = 0
         """Entries that were passed over."""
 

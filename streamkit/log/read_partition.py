@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import CorruptData, UnsupportedVersion
-from .batches import NOWHERE, Batch, Bounds, Needles, gap_batch, without_hidden
+from .batches import NOWHERE, Batch, Bounds, RequiredText, gap_batch, without_hidden
 from .first_at import first_at
 from .partition import Partition
 from .record_format import Decoded, decode_entries, decode_records, decode_transaction, frames_with
@@ -43,17 +43,17 @@ def partition_batches(
     announce: bool = False,
     together: bool = False,
     named: bool = False,
-    needles: Needles | None = None,
+    required: RequiredText | None = None,
 ) -> Iterator[Batch]:
     """The entries from (number, index in the transaction) `start` up to transaction `end`.
 
     `named`: `start` is a position that the caller has read to; gaps after it are reported. Forwards only: `announce`
     yields a batch without entries before each transaction of the log that is decoded next, `together` may join small
-    transactions of the log. `needles` leaves out some entries that do not hold them.
+    transactions of the log. `required` leaves out some entries that lack that text.
     """
     if reverse:
         return partition.walk(_Backwards(start, end, bounds))
-    return partition.walk(_Forwards(start, end, bounds, announce, together, named, needles))
+    return partition.walk(_Forwards(start, end, bounds, announce, together, named, required))
 
 
 class _Forwards:
@@ -65,7 +65,7 @@ class _Forwards:
         announce: bool,
         together: bool,
         named: bool,
-        needles: Needles | None,
+        required: RequiredText | None,
     ) -> None:
         self._start = start
         self._at = ReadPosition(*start)
@@ -74,7 +74,7 @@ class _Forwards:
         self._announce = announce
         self._together = together and not bounds.by_time
         self._named = named
-        self._needles = needles
+        self._required = required
 
     def __call__(self, view: LogView) -> Iterator[Batch]:
         hiding = may_hide_entries(view)
@@ -101,8 +101,8 @@ class _Forwards:
                 if found > at.number:
                     at.number, at.index = found, 0
             until = at.number if together and at.index else end
-            if self._needles is not None:
-                yield from _with_needles(view, at, end, self._needles)
+            if self._required is not None:
+                yield from _with_text(view, at, end, self._required)
             elif together and not at.index:
                 yield from _together(view, at, end)
             else:
@@ -113,7 +113,7 @@ class _Forwards:
     def _archived(self, view: LogView, last: int) -> Iterator[Batch]:
         at = self._at
         archive = view.archive()
-        for batch in archive.transactions(view, (at.number, at.index), last, self._bounds, self._needles):
+        for batch in archive.transactions(view, (at.number, at.index), last, self._bounds, self._required):
             yield batch
             if batch.gap is not None:
                 at.number, at.index = batch.gap.last_sequence + 1, 0
@@ -240,19 +240,19 @@ def _together(view: LogView, at: ReadPosition, end: int) -> Iterator[Batch]:
         at.number = number + 1
 
 
-def _with_needles(view: LogView, at: ReadPosition, end: int, needles: Needles) -> Iterator[Batch]:
-    """Read as `logged` does, without most entries that hold no needle."""
+def _with_text(view: LogView, at: ReadPosition, end: int, required: RequiredText) -> Iterator[Batch]:
+    """Read as `logged` does, without most entries that lack the required text."""
     log, settings = view.log, view.log.settings
     for number, record in view.records(at.number, end):
         if not at.index:
-            needles.passed += log.decode_header(record, number).count
+            required.passed += log.decode_header(record, number).count
         try:
-            for frame in frames_with(record, log.seed, needles.all):
+            for frame in frames_with(record, log.seed, required.encoded):
                 head, origin, entries = decode_entries(
                     log.space, log.partition, settings.partitions, frame, log.seed, 0, settings.incarnation
                 )
                 if head.index >= at.index:
-                    needles.passed -= len(entries)
+                    required.passed -= len(entries)
                     yield Batch(head.timestamp, number, origin, entries)
                     at.index = head.index + len(entries)
         except (CorruptData, UnsupportedVersion) as error:

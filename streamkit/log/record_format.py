@@ -525,12 +525,12 @@ def split_frames(record: bytes, seed: int) -> list[memoryview]:
     return frames
 
 
-def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[bytes]:
+def frames_with(record: bytes, seed: int, required: Sequence[bytes]) -> list[bytes]:
     """The frames of a record that may have all of these bytes in their metadata. The other frames are checked, too:
     CorruptData, or UnsupportedVersion."""
     opened, at = _open(record, seed)
     view, end, unpack, size = memoryview(opened), len(opened), _FRAME.unpack_from, _FRAME.size
-    some = all(needle in record for needle in needles)
+    some = all(text in record for text in required)
     found = []
     while at < end:
         if end - at < size:
@@ -548,7 +548,7 @@ def frames_with(record: bytes, seed: int, needles: Sequence[bytes]) -> list[byte
                 data = decompress(body, min(raw, _most_raw(count))) if flags & _ZSTD else bytes(body)
             except (ValueError, msgspec.MsgspecError) as error:
                 raise CorruptData("the body of a frame cannot be decoded") from error
-            if all(needle in data for needle in needles):
+            if all(text in data for text in required):
                 found.append(bytes(view[at:after]))
         at = after
     return found

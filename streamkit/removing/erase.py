@@ -13,7 +13,7 @@ from ..clock import Clock
 from ..errors import LeaseNotAcquired, TransientError
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import index_all, purge
-from ..log.batches import Batch, Bounds, Needles
+from ..log.batches import Batch, Bounds, RequiredText
 from ..log.commit import Committer
 from ..log.erased import erasures_of
 from ..log.floors import Control, Erasure, joined
@@ -317,20 +317,20 @@ def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) ->
         return pairs is None or has_pairs(entry.metadata, pairs)
 
     told = 0
-    needles = Needles(text for pair in (pairs or {}).items() for text in pair)
-    for batch in _batches(partition, wanted, end, needles):
+    required = RequiredText(text for pair in (pairs or {}).items() for text in pair)
+    for batch in _batches(partition, wanted, end, required):
         found.take(batch, matches)
-        searched = found.searched + needles.passed
+        searched = found.searched + required.passed
         if progress is not None and searched - told >= _STEP:
             told = searched
             progress(searched, max(partition.position, searched))
-    found.searched += needles.passed
+    found.searched += required.passed
     return found
 
 
-def _batches(partition: Partition, wanted: _Wanted, end: int, needles: Needles) -> Iterator[Batch]:
+def _batches(partition: Partition, wanted: _Wanted, end: int, required: RequiredText) -> Iterator[Batch]:
     if wanted.glob is None:
-        yield from partition_batches(partition, (1, 0), end, Bounds(), needles=needles)
+        yield from partition_batches(partition, (1, 0), end, Bounds(), required=required)
         return
     yield from _of_segments(partition, _names(partition, wanted), wanted)
 

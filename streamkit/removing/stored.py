@@ -90,10 +90,10 @@ def stored_with(
 ) -> Iterator[tuple[str, int]]:
     """Yield (segment, sequence) of the entries in the log that have all pairs of `wanted`, up to transaction `last`, in
     segments that `accepts` takes. RunGone if others merge a pack meanwhile."""
-    needles = [text.encode() for pair in wanted.items() for text in pair]
+    required = [text.encode() for pair in wanted.items() for text in pair]
     settings, seed = partition.settings, partition.seed
     for _, record in _records(partition, last):
-        for frame in frames_with(record, seed, needles):
+        for frame in frames_with(record, seed, required):
             head, _, entries = decode_entries(partition.space, partition.partition, settings.partitions, frame, seed)
             if accepts(head.segment):
                 for entry in entries:
