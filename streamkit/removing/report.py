@@ -132,6 +132,8 @@ _proofs = msgspec.json.Encoder(order="sorted")
 class Tier(Shown, frozen=True):
     """Stored bytes of one tier: "log" (transactions), "index", or "archive".
 
+    On a local disk "log" leaves out transactions of 16 KiB or more that are in no pack.
+
     The size of a whole store also has the tier "internal". It sums all tiers of the internal spaces, which hold the
     state of groups, queues, views and routes.
     """
