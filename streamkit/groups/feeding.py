@@ -68,7 +68,7 @@ class Feeder:
             if not state.incarnation:
                 events.append(SourceBound(self._core.source.incarnation()))
             events += self._membership(state, lane, consumer, at)
-            events += self._cursor_moves(state)
+            events += self._consumed(state)
             return events, (before, max(handed, default=before))
 
         before, after = self._core.write_feed(decide)
@@ -247,7 +247,7 @@ class Feeder:
         begin = self._core.source.start_of(stream, entries[0])
         return EntryBlock(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
 
-    def _cursor_moves(self, state: FeedState) -> list[FeedEvent]:
+    def _consumed(self, state: FeedState) -> list[FeedEvent]:
         """The lanes that have blocks in their own logs which the feed still has, as far as is known here. The latest
         block of each stays: by that others see that they should look at the lane."""
         found: list[FeedEvent] = []
