@@ -15,13 +15,14 @@ from .problems import Problem
 from .responses import Headers
 from .unread import CutsUnread
 
-__all__ = ["protocol_of"]
+__all__ = ["protocol_of", "refusal"]
 
 _Plain = HttpToolsProtocol
 """The base class by name, because `super()` took some microseconds of each request."""
 
 
-def _refusal(problem: Problem, reason: bytes) -> bytes:
+def refusal(problem: Problem, reason: bytes) -> bytes:
+    """The answer to a message that never becomes a request; the connection ends after it."""
     answer = problem.answer()
     headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body)), (b"connection", b"close")]
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
@@ -56,14 +57,14 @@ def _answer(cycle: RequestResponseCycle, status: int, headers: Headers, body: by
 
 def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
     """The protocol of a server with these limits."""
-    too_large = _refusal(
+    too_large = refusal(
         Problem("headers-too-large", f"the headers are larger than {limits.header_bytes} bytes; send fewer"),
         b"Request Header Fields Too Large",
     )
-    ambiguous = _refusal(
+    ambiguous = refusal(
         Problem("invalid-request", "a request has one Host, and no Transfer-Encoding but chunked"), b"Bad Request"
     )
-    not_http = _refusal(Problem("invalid-request", "the request is not HTTP/1.1"), b"Bad Request")
+    not_http = refusal(Problem("invalid-request", "the request is not HTTP/1.1"), b"Bad Request")
 
     @lru_cache(1)
     def proxied(config: Config) -> ProxyHeadersMiddleware:

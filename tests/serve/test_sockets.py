@@ -327,6 +327,30 @@ def test_the_process_ends_while_connections_are_open(make_url: Callable[[str], s
         assert not closing.is_alive()
 
 
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"POST /v1/ws", b""),
+        (b"POST /v1/stores/_/spaces/a/entries", b"Content-Length: 2\r\n\r\n{}"),
+        (b"GET /v1/ws", b"Content-Length: 2\r\n\r\n{}"),
+        (b"GET /v1/ws", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (b"GET /v1/ws", b"Authorization: Bearer " + b"x" * 9_000 + b"\r\n"),
+        (b"GET /v1/ws?ticket=" + b"x" * 9_000, b""),
+        (b"GET /v1/ws", b"".join(b"X-%d: 1\r\n" % number for number in range(200))),
+    ],
+    ids=["a post", "a post with a body", "a body", "chunks", "a long header", "a long path", "many headers"],
+)
+def test_an_upgrade_that_is_no_handshake_is_refused(served: Served, start: bytes, more: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), PATIENCE) as sock:
+        upgrade = b"Host: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        sock.sendall(start + b" HTTP/1.1\r\n" + upgrade + more + b"\r\n")
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["type"] == "urn:streamkit:invalid-request"
+    assert served.ask("GET", "/healthz").status == 200
+
+
 def test_limits_hold_for_connections_subscriptions_and_messages(serve: Callable[..., Served]) -> None:
     served = serve(limits=Limits(streams=3, subscriptions=2, message_bytes=2_000))
     gate = served.application.service.gate
