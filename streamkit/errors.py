@@ -187,6 +187,13 @@ UNREADABLE = (CorruptData, UnsupportedVersion)
 """Errors that make one space unreadable and do not concern the others."""
 
 
+def no_space(store: UUID, space: str) -> PermanentError:
+    """The error for a space that does not exist."""
+    return PermanentError(
+        f"the store {store} has no space {space!r}: get_spaces(), or `streamkit spaces`, lists its spaces"
+    )
+
+
 def repair_for(space: str) -> str:
     """The next step for a space with a damaged index."""
     from shlex import quote

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 from .backend import Backend, Ends
 from .clock import Clock
-from .errors import UNREADABLE, CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError
+from .errors import UNREADABLE, CorruptData, PermanentError, StoreClosed, StreamkitError, TransientError, no_space
 from .index.block_cache import BlockCache
 from .index.runs import Runs
 from .log.context import Context
@@ -218,7 +218,9 @@ class OpenStore:
             if found is not None:
                 return found
             create_space(self.backend, self.clock, space, settings_of(1, "committed", 86_400.0), exact=False)
-        raise StoreClosed(f"the store {self.id} was deleted while it was written to")
+        raise StoreClosed(
+            f"the store {self.id} was deleted while it was written to: open it again with client.store(…)"
+        )
 
     def index_of(self, partition: Partition, manifest: Manifest) -> Index:
         """The runs that a manifest of the partition names."""
@@ -317,7 +319,7 @@ class OpenStore:
     def check_exists(self, space: str) -> None:
         """Raise PermanentError if the space does not exist: a mistyped name must not look like an empty space."""
         if not self.exists(space):
-            raise PermanentError(f"the store {self.id} has no space {space!r}")
+            raise no_space(self.id, space)
 
     def close(self) -> None:
         """Release all resources and wake all waiters. A second call does nothing."""

@@ -59,7 +59,7 @@ def delete_rows(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> No
     try:
         backend.delete(partition, keys)
     except Ambiguous as error:
-        raise Unavailable(f"some rows may not be deleted yet: {error}") from error
+        raise Unavailable(f"some rows may not be deleted yet; try again: {error}") from error
 
 
 def delete_all(backend: Backend, partition: bytes, keys: Sequence[bytes]) -> None:
@@ -81,7 +81,7 @@ def delete_row(backend: Backend, partition: bytes, key: bytes, etag: Etag) -> bo
     except Conflict:
         return False
     except Ambiguous as error:
-        raise Unavailable(f"a row may not be deleted yet: {error}") from error
+        raise Unavailable(f"a row may not be deleted yet; try again: {error}") from error
     return True
 
 

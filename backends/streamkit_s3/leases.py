@@ -103,7 +103,7 @@ class Leases:
             if etag != (None if found is None else found.etag):
                 return None
             # Nothing happened yet. Should the lost write still arrive, then as the same bytes.
-        raise Unavailable(f"the answers about the lease {name!r} were lost; it may be held for up to its ttl")
+        raise Unavailable(f"the answers about the lease {name!r} were lost: try again, after its ttl at the latest")
 
     def _read(self, name: str) -> _Found | None:
         found = self._bucket.get(self._name(name))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from ..errors import CorruptData, PermanentError, UnsupportedVersion
+from ..errors import CorruptData, PermanentError, UnsupportedVersion, no_space
 from ..log.batches import Batch, Bounds
 from ..log.floors import Control, Removal, Removed
 from ..log.idempotency import all_uses
@@ -104,8 +104,12 @@ def restore_space(
         for partition in partitions:
             keys |= {(partition.partition, number): key for number, key in _keys_of(partition).items()}
     if not logs:
-        what = "archive of a space" if cold else "space"
-        raise PermanentError(f"the store {source.id} has no {what} {space!r}")
+        if not cold:
+            raise no_space(source.id, space)
+        raise PermanentError(
+            f"the store {source.id} has no archive of a space {space!r}: name the place of its archives with "
+            "connect(archive=…), or leave out tier='cold'"
+        )
     target.create_space(
         space,
         settings.partitions,

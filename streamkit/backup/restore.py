@@ -92,7 +92,10 @@ class _Restore:
                 inner(self._store).archive_root()  # PermanentError if there is no place for archives
         for space in self._spaces or ():
             if space not in found:
-                raise PermanentError(f"point {self._point.number} of the backup has no space {space!r}")
+                names = ", ".join(repr(name) for name in sorted(found) if name >= " ")
+                raise PermanentError(
+                    f"point {self._point.number} of the backup has no space {space!r}; it has {names or 'none'}"
+                )
         if not self._begin(found):
             self._write_all()
             self._check()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from ..arguments import check_names_of
-from ..errors import PermanentError, StreamkitError
+from ..errors import PermanentError, StreamkitError, no_space
 from ..log.erased import erasures_of
 from ..log.partition import Partition
 from ..store import inner
@@ -143,7 +143,7 @@ class _Writer:
     def _partitions(self, name: str) -> list[Partition]:
         known = inner(self._store).look_up(name)[0]
         if known is None:
-            raise PermanentError(f"the store {self._store.id} has no space {name!r}")
+            raise no_space(self._store.id, name)
         return known.partitions
 
     # -- going on -----------------------------------------------------------------------------------------------

@@ -605,5 +605,7 @@ def store_file(partition: Partition, id: bytes, data: bytes) -> Etag:
     key, backend = run_key(id), partition.backend
     etag = put_settled(backend, partition.clock, partition.key, key, data, ABSENT, "try again", durable=False)
     if etag is None:
-        raise Unavailable(f"space {partition.space!r}: a file of its index was removed as soon as it was written")
+        raise Unavailable(
+            f"space {partition.space!r}: a file of its index was removed as soon as it was written; try again"
+        )
     return etag

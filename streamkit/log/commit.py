@@ -519,6 +519,7 @@ class Committer:
         return taken
 
     def _commit(self, requests: list[Request]) -> None:
+        """Commit `requests` together. One that depends on the outcome of a neighbour may be left in the queue."""
         self._taken = requests
         partition, inbox = self.partition, self.inbox
         if inbox is not None:
@@ -581,25 +582,31 @@ class Committer:
                 return
             self._flight = None
             flight.clear()
-            partition.counters["conflicts"] += 1
             lost += 1
-            if lost > _LOSSES:
-                raise Unavailable(
-                    f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met writes "
-                    f"of other processes; spread the writers over more partitions, or try again"
-                )
-            if lost % _SUSPECT == 0:
-                partition.check_space()  # a later space of its name may refuse them all
-            if inbox is None:
-                partition.refresh(_segments(requests))
-            else:
-                if lost > 6 and not partition.answers.lead.name:
-                    # A short sleep: posted requests may be answered meanwhile, or their process named to lead.
-                    partition.clock.sleep(random.random() * 0.05)
-                if flight.winner is not None:
-                    partition.accept(flight.winner, header.number, flight.looked)
-                partition.catch_up()
-                again = True
+            self._read_winners(flight, requests, lost)
+            again = inbox is not None
+
+    def _read_winners(self, flight: Flight, requests: Sequence[Request], lost: int) -> None:
+        """Read the transactions of other processes, one of which has the number of `flight`. `lost`: the commits in a
+        row that met them."""
+        partition = self.partition
+        partition.counters["conflicts"] += 1
+        if lost > _LOSSES:
+            raise Unavailable(
+                f"space {partition.space!r}, partition {partition.partition}: {lost} commits in a row met writes of "
+                "other processes; spread the writers over more partitions, or try again"
+            )
+        if lost % _SUSPECT == 0:
+            partition.check_space()  # a later space of its name may refuse them all
+        if self.inbox is None:
+            partition.refresh(_segments(requests))
+            return
+        if lost > 6 and not partition.answers.lead.name:
+            # A short sleep: posted requests may be answered meanwhile, or their process named to lead.
+            partition.clock.sleep(random.random() * 0.05)
+        if flight.winner is not None:
+            partition.accept(flight.winner, flight.header.number, flight.looked)
+        partition.catch_up()
 
     def _prepare(self, plan: Plan) -> Flight:
         """The transaction of the plan's requests."""

@@ -34,6 +34,7 @@ _INCARNATION = 8
 _FIELDS = struct.Struct(">QBI")
 _PAIR = struct.Struct(">QQ")
 _CRC = struct.Struct(">I")
+_REMEDY = "Read from the beginning, or from an offset that was taken here"
 
 
 _ONE = struct.Struct(">QBIQQ")
@@ -106,7 +107,7 @@ class Offset(NamedTuple):
             )
         body = data[:-4]
         if len(data) < 11 or _CRC.pack(crc32(body)) != data[-4:]:
-            raise InvalidOffset("the offset is damaged (its checksum does not match)")
+            raise InvalidOffset(f"the offset is damaged. {_REMEDY}")
         try:
             name_end = body.index(b"\x00", 6)
             found = body[6:name_end].decode()
@@ -115,7 +116,7 @@ class Offset(NamedTuple):
             timestamp, whole, partition = _FIELDS.unpack_from(body, fields)
             positions = tuple(_PAIR.iter_unpack(body[fields + _FIELDS.size :]))
         except (ValueError, struct.error) as error:
-            raise InvalidOffset("the offset is damaged") from error
+            raise InvalidOffset(f"the offset is damaged. {_REMEDY}") from error
         if found != space:
             raise InvalidOffset(f"the offset is of the space {found!r}, not of {space!r}")
         if (
@@ -124,7 +125,7 @@ class Offset(NamedTuple):
             or (positions and version > 1 and not any(incarnation))
             or not all(number for number, _ in positions)
         ):
-            raise InvalidOffset("the offset is damaged")
+            raise InvalidOffset(f"the offset is damaged. {_REMEDY}")
         return cls(found, timestamp, partition, positions, bool(whole), incarnation if positions else b"")
 
     def check(self, settings: Settings | None) -> None:
@@ -135,17 +136,18 @@ class Offset(NamedTuple):
         if settings is None:
             raise InvalidOffset(
                 f"the offset is of a space {self.space!r} that does not exist here: it is of another store, or the "
-                "space was deleted since. Read from the beginning, or from an offset that was taken here"
+                f"space was deleted since. {_REMEDY}"
             )
         partitions = settings.partitions
         if self.partition >= partitions or len(self.positions) != (1 if self._alone else partitions):
             raise InvalidOffset(
-                f"the offset was made for a space {self.space!r} with another number of partitions than {partitions}"
+                f"the offset was made for a space {self.space!r} with another number of partitions than {partitions}. "
+                f"{_REMEDY}"
             )
         if self.incarnation != settings.incarnation:
             raise InvalidOffset(
                 f"the offset is of another space {self.space!r}: of another store, or of one that was deleted and made "
-                "again since. Read from the beginning, or from an offset that was taken here"
+                f"again since. {_REMEDY}"
             )
 
     @property

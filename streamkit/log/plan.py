@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import Fenced, SequenceMismatch, SpaceExists, StreamkitError, TransactionIdMismatch
 from .answers import WINDOW
 from .commit_base import CommitBase
+from .floors import Retained
 from .idempotency import find_use, first_result
 from .partition import Partition
 from .posted_answers import settle
@@ -89,17 +90,7 @@ class Plan:
         retention = self.partition.retention
         if retention is not None and retention.when_full != "reject":
             retention = None  # it refuses nothing
-        full = None
-        if retention is not None:
-            full = check_room(self.partition, retention, request, self._added, self.before)
-        if full is not None:
-            if request.foreign:
-                pass  # its own process refuses it, once no process can commit it when there is room again
-            elif request.id is not None:
-                self.given_up.append((request, full))
-                self.voids.append(request.id)
-            else:
-                self.unconfirmed.append((request, full))
+        if retention is not None and not self._has_room(request, retention):
             return
         if request.fence is not None:
             name, token = request.fence
@@ -123,11 +114,8 @@ class Plan:
             # An expectation that depends on the log alone, and does not hold, will never hold again.
             alone = alone and (part.expected in (None, last.get(segment, committed)))
             last[segment] = now + (part.body.count if part.body is not None else 0)
-        for part in request.parts if retention is not None else ():
-            if part.body is not None:
-                for name in (part.segment, ""):
-                    count, size = self._added.get(name, (0, 0))
-                    self._added[name] = count + part.body.count, size + part.size
+        if retention is not None:
+            self._use_room(request)
         self._last.update(last)
         if request.id is not None:
             self._ids.add(request.id)
@@ -140,6 +128,28 @@ class Plan:
             if token > self.partition.fence(name):
                 self.new_fences[name] = token
         self.ready.append(request)
+
+    def _has_room(self, request: Request, retention: Retained) -> bool:
+        """True if the space has room for `request`. If not, it is refused, unless another process has posted it."""
+        full = check_room(self.partition, retention, request, self._added, self.before)
+        if full is None:
+            return True
+        if request.foreign:
+            pass  # its own process refuses it, once no process can commit it when there is room again
+        elif request.id is not None:
+            self.given_up.append((request, full))
+            self.voids.append(request.id)
+        else:
+            self.unconfirmed.append((request, full))
+        return False
+
+    def _use_room(self, request: Request) -> None:
+        """Count the entries and bytes of a request that is ready."""
+        for part in request.parts:
+            if part.body is not None:
+                for name in (part.segment, ""):
+                    count, size = self._added.get(name, (0, 0))
+                    self._added[name] = count + part.body.count, size + part.size
 
     def _is_open(self, request: Request, id: bytes) -> bool:
         """True if a posted request is still to be committed. A settled one is answered."""

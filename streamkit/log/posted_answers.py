@@ -45,7 +45,9 @@ def replay_answers(partition: Partition, requests: Sequence[Request]) -> None:
                 request.checked = max(request.checked, number)
     for request in behind.values():
         if _is_behind(request, since):
-            raise Unavailable(f"{partition.where(request.checked + 1)} is not in the log any more")
+            raise Unavailable(
+                f"{partition.where(request.checked + 1)} was removed from the log before it was read; try again"
+            )
     for request in requests:
         request.checked = max(request.checked, since)
 

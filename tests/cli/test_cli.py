@@ -22,6 +22,7 @@ import streamkit
 from harness.deep_search import files_below, found_in
 from streamkit import Record
 from streamkit.cli.app import run
+from streamkit.errors import no_space
 from streamkit.index.verify import Finding, VerifyReport
 from streamkit.log.log_end import end_log
 from streamkit.names import partition_of
@@ -359,11 +360,11 @@ def test_reading_a_space_that_is_not_there_says_so(
     cli("rm", "emptied", "s", "--yes")
     done = cli(*args, *json)
     assert (done.code, [line for line in done.out.splitlines() if '"sequence":0' not in line]) == (0, [])
-    said = f"the store {cli.store} has no space 'oders'\n"
+    said = f"{no_space(cli.store, 'oders')}\n"
     assert said in done.err
-    assert ("has no space 'nowhere'\n" in done.err) == ("nowhere" in args)
+    assert ("has no space 'nowhere'" in done.err) == ("nowhere" in args)
     assert set(done.err.splitlines(keepends=True)) - {said, also} == (
-        {f"the store {cli.store} has no space 'nowhere'\n"} if "nowhere" in args else set()
+        {f"{no_space(cli.store, 'nowhere')}\n"} if "nowhere" in args else set()
     )
     there = [{"oders": "emptied", "nowhere": "orders"}.get(arg, arg) for arg in args]
     assert "has no space" not in cli(*there, *json).err
@@ -471,7 +472,8 @@ def test_the_status_of_a_store_goes_on_after_a_space_whose_deletion_was_interrup
 )
 def test_a_space_that_does_not_exist_is_not_taken_for_an_empty_one(cli: CommandLine, args: Sequence[str]) -> None:
     cli("create", "orders")
-    assert cli(*args) == Result(1, "", f"PermanentError: the store {cli.store} has no space 'ordres'\n")
+    told = f"the store {cli.store} has no space 'ordres': get_spaces(), or `streamkit spaces`, lists its spaces"
+    assert cli(*args) == Result(1, "", f"PermanentError: {told}\n")
     known = cli(*("orders" if arg == "ordres" else arg for arg in args))
     assert known.code == 0
 
