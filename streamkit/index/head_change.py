@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from ..backend import ABSENT, Ambiguous, Conflict, Etag
+from ..backend import ABSENT, Ambiguous, Conflict, Etag, Scrubs
 from ..errors import CorruptData, StoreClosed, TransientError, Unavailable
 from ..log.keys import HEAD, run_key
 from ..log.partition import Partition
 from ..log.rows import Head, encode_row
 from ..retry import attempts
 
-__all__ = ["change_head", "ids_of", "put_head", "remove_files"]
+__all__ = ["change_head", "ids_of", "put_head", "remove_files", "remove_made", "scrub"]
 
 _TRIES = 5
 
@@ -40,6 +40,7 @@ def put_head(partition: Partition, head: Head, etag: Etag | None, after: Head, m
     """
     after = replace(after, version=head.version + 1)
     if not _put(partition, after, etag, made):
+        _scrub_made(partition, head, made)
         return False
     remove_files(partition, ids_of(head) - ids_of(after))
     return True
@@ -58,6 +59,24 @@ def remove_files(partition: Partition, ids: Iterable[bytes]) -> None:
             partition.backend.delete(partition.key, keys)
     except (TransientError, Ambiguous):
         return
+
+
+def remove_made(partition: Partition, before: Head, ids: Collection[bytes]) -> None:
+    """Remove files that were made for a head after `before`, and lost. They may hold entries that were erased since."""
+    remove_files(partition, ids)
+    _scrub_made(partition, before, ids)
+
+
+def _scrub_made(partition: Partition, before: Head, ids: Collection[bytes]) -> None:
+    head = partition.head
+    if ids and (head.erased != before.erased or head.erasing or before.erasing):
+        scrub(partition)
+
+
+def scrub(partition: Partition) -> str | None:
+    """Remove the bytes of deleted rows. A sentence for the user if some may be left."""
+    backend = partition.backend
+    return backend.scrub(partition.key) if isinstance(backend, Scrubs) else None
 
 
 def _put(partition: Partition, after: Head, etag: Etag | None, made: Sequence[bytes]) -> bool:
@@ -93,6 +112,8 @@ def _read_head(partition: Partition, made: Sequence[bytes]) -> bool:
     except (TransientError, Ambiguous):
         return False
     except (CorruptData, StoreClosed):
-        remove_files(partition, made)
+        if made:
+            remove_files(partition, made)
+            scrub(partition)
         raise
     return True

@@ -13,7 +13,7 @@ from ..log.pack_format import read_table, table_bytes
 from ..log.packs import PackFile, Packs, TableCache
 from ..log.partition import Partition
 from ..log.rows import encode_row
-from .head_change import ids_of
+from .head_change import ids_of, scrub
 
 __all__ = ["found_packs", "sweep"]
 
@@ -49,6 +49,8 @@ def sweep(partition: Partition) -> int | None:
     partition.indexed(after, new, etag)
     for at in range(0, len(stale), _KEYS):
         partition.backend.delete(partition.key, stale[at : at + _KEYS])
+    if head.erased:
+        scrub(partition)  # a stopped upkeep may have read entries that were erased before it wrote its file
     return len(stale)
 
 

@@ -32,7 +32,7 @@ from ..log.watermarks import Watermarks, reached, with_watermark
 from ..retry import attempts, delete_all, delete_rows, put_settled
 from .compaction import Expiry, Rules
 from .cursor import Chunk
-from .head_change import put_head, remove_files
+from .head_change import put_head, remove_made
 from .merge import FANOUT, after_inline, joined, merge_inline, merge_step, next_merge
 from .run_format import SectionBuilder, decode_inline, encode_inline
 from .runs import Runs
@@ -132,7 +132,7 @@ def bring_forward(partition: Partition) -> bool:
         elif not (made or asked):
             extended = _merged(partition, extended, made)
     except RunGone as error:
-        return _overtaken(partition, etag, made, error)
+        return _overtaken(partition, head, etag, made, error)
     return _move(partition, head, etag, extended, made)
 
 
@@ -143,16 +143,16 @@ def merge_some(partition: Partition, rules: Rules | None = None) -> bool:
     try:
         after = _merged(partition, head, made, rules)
     except RunGone as error:
-        return _overtaken(partition, etag, made, error)
+        return _overtaken(partition, head, etag, made, error)
     return etag is None or after == head or _move(partition, head, etag, after, made)
 
 
-def _overtaken(partition: Partition, etag: Etag | None, made: Sequence[bytes], error: RunGone) -> bool:
+def _overtaken(partition: Partition, head: Head, etag: Etag | None, made: Sequence[bytes], error: RunGone) -> bool:
     """Handle a missing file of the head with this etag: False if another process was faster; else the file is lost."""
     partition.read_head()
     if partition.known_head()[1] == etag:
         raise error
-    remove_files(partition, made)
+    remove_made(partition, head, made)
     return False
 
 
@@ -170,7 +170,7 @@ def maintain(partition: Partition) -> None:
     try:
         cleared = clear_log(partition, head)
     except RunGone as error:
-        _overtaken(partition, etag, (), error)
+        _overtaken(partition, head, etag, (), error)
     else:
         after = replace(head, cleared=cleared, packed=_marked(partition, head, cleared))
         if after != head:
@@ -209,7 +209,7 @@ def _drop_packs(partition: Partition) -> None:
         if packs and packs[0].first < floor and floor - packs[0].first > packs[0].last - floor:
             packs = _packs_merged(partition, replace(head, packs=packs), packs[:1], made).packs
     except RunGone as error:
-        _overtaken(partition, etag, made, error)
+        _overtaken(partition, head, etag, made, error)
         return
     if packs != head.packs and etag is not None:
         _move(partition, head, etag, replace(head, packs=packs), made)
@@ -411,7 +411,7 @@ def move_head(partition: Partition, head: Head, after: Head, made: Sequence[byte
     known, etag = partition.known_head()
     if known is head and etag is not None:
         return _move(partition, head, etag, after, made)
-    remove_files(partition, made)
+    remove_made(partition, head, made)
     return False
 
 

@@ -22,7 +22,7 @@ from .record_format import ENDED, decode_header, encode_transaction
 from .rows import Settings
 from .watermarks import reached
 
-__all__ = ["earlier_ends", "end_log"]
+__all__ = ["earlier_ends", "end_log", "has_earlier"]
 
 _TRIES = 200
 _AT_ONCE = 16
@@ -71,6 +71,12 @@ def earlier_ends(partition: Partition) -> set[bytes]:
                     if value is not None and decode_header(value.data, seed).ended:
                         ends.add(key)
     return ends
+
+
+def has_earlier(partition: Partition) -> bool:
+    """True if a space of the partition's name was deleted before this one was made: the end of its log is stored."""
+    start, end = transaction_prefix(b""), partition.transaction_key(0)
+    return next(iter(partition.backend.scan(partition.key, start, end, limit=1, values=False)), None) is not None
 
 
 def _first_unseen(partition: Partition) -> int:

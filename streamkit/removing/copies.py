@@ -6,6 +6,7 @@ These are snapshots of aggregates, published views, the texts of failures of gro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from ..backend import RemovesLeftovers
 from ..errors import UNREADABLE, MissingDependency, StoreClosed, repair_for
@@ -20,6 +21,9 @@ from .imports import incomplete_writes
 from .ranges import Ranges
 from .report import Rewritten
 from .snapshots import erase_snapshots, snapshots_of
+
+if TYPE_CHECKING:
+    from ..routes.state import RouteFailure
 
 __all__ = ["Copies"]
 
@@ -73,17 +77,31 @@ class Copies:
         """Erase the ranges from snapshots of aggregates, and the texts of failures that may quote them."""
         since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
         done = self.erase_snapshots(space, since)
-        return done.plus(self.forget_failures(space, lambda *place: bool(ranges.reason(*place))))
+        return done.plus(
+            self.forget_failures(space, lambda failure: bool(ranges.reason(failure.segment, failure.sequence)))
+        )
 
     def clean_deleted(self, space: str) -> Rewritten:
         """Erase the remains of a deleted space: published views, texts of failures, and values that no row has."""
         if not self._shared.exists(space):
-            done = self._delete_published(space).plus(self.forget_failures(space, lambda segment, sequence: True))
+            done = self._delete_published(space).plus(self.forget_failures(space, lambda failure: True))
             left = self.remove_leftovers()
             unfinished = incomplete_writes(self._shared.backend, space)
             return done.plus(Rewritten(unreached=(*unfinished, left) if left else tuple(unfinished)))
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
         return Rewritten(unreached=(f"{text}. Erase again then",))
+
+    def clean_earlier(self, space: str) -> Rewritten:
+        """Erase the remains of deleted spaces that had the name of this one: published views, and texts of failures."""
+
+        def is_gone(failure: RouteFailure) -> bool:
+            at = failure.sequence
+            if not at:
+                return False  # the target refused, and no entry is named
+            found = self._store.consume_segment(space, failure.segment, min_sequence=at, max_sequence=at, gaps="skip")
+            return all(entry.timestamp != failure.timestamp for entry in found)
+
+        return self._delete_published(space).plus(self.forget_failures(space, is_gone))
 
     def remove_leftovers(self, space: str | None = None) -> str | None:
         """Remove values that no row has, of all spaces; with `space` only if an erasure in it has ended."""
@@ -151,7 +169,7 @@ class Copies:
             warn("%s", text)
             return Rewritten(unreached=(text,))
 
-    def forget_failures(self, space: str, is_gone: Callable[[str, int], bool]) -> Rewritten:
+    def forget_failures(self, space: str, is_gone: Callable[[RouteFailure], bool]) -> Rewritten:
         """Erase the texts of failures that groups and routes keep, because they may quote an erased entry."""
         from ..groups.forget import forget_failures
         from ..routes import state as routes

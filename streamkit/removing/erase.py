@@ -18,6 +18,7 @@ from ..log.commit import Committer
 from ..log.erased import erasures_of
 from ..log.floors import Control, Erasure, joined
 from ..log.inbox_cleanup import clear_inbox
+from ..log.log_end import has_earlier
 from ..log.partition import Partition
 from ..log.read_partition import partition_batches
 from ..log.read_segment import segment_batches
@@ -167,6 +168,8 @@ def erase_space(
         # Requests of killed processes, which another one might commit later. A living process commits its own.
         clear_inbox(partition, wanted.may_take)
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
+    if not dry_run and has_earlier(space.partitions[0]):
+        done = done.plus(copies.clean_earlier(space.name))
     total = _completed(total, done, space.partitions[0].clock)
     if forgotten and (places := copies.derived(space.name)):
         text = (

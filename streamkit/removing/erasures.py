@@ -135,7 +135,8 @@ def forget_late_failures(store: Store, space: str) -> None:
 
     found, _ = inner(store).look_up(space)
     erased = Ranges([one for partition in (found.partitions if found else ()) for one in all_erasures(partition)])
-    for text in Copies(store).forget_failures(space, lambda *place: bool(erased.reason(*place))).unreached:
+    done = Copies(store).forget_failures(space, lambda failure: bool(erased.reason(failure.segment, failure.sequence)))
+    for text in done.unreached:
         warn("%s", text, store=store.id, space=space)
 
 

@@ -13,8 +13,9 @@ from os import urandom
 
 from msgspec.structs import replace
 
-from ..backend import Ambiguous, Conflict, Range, Scrubs, Value
+from ..backend import Ambiguous, Conflict, Range, Value
 from ..errors import CorruptData, Unavailable, UnsupportedVersion
+from ..index.head_change import scrub
 from ..index.run_format import decode_inline, encode_inline, renew_section
 from ..index.sweep import sweep
 from ..index.upkeep import encode, index_all, move_head, store_file, timestamp_of
@@ -77,7 +78,7 @@ def clean_partition(partition: Partition, clean_copies: CleanCopies) -> Rewritte
                 partition, head, replace(head, erasing=left, erased=head.watermark), []
             ):
                 break
-        _scrub(partition)
+        scrub(partition)
     raise Unavailable(f"space {partition.space!r}: other processes write the head all the time; erase again later")
 
 
@@ -90,7 +91,7 @@ def clear_leftovers(partition: Partition) -> Rewritten:
             break
     else:
         raise Unavailable(f"space {partition.space!r}: other processes write the head all the time; erase again later")
-    unreached = _scrub(partition)
+    unreached = scrub(partition)
     return done.plus(Rewritten(unreached=(unreached,))) if unreached else done
 
 
@@ -128,11 +129,6 @@ def _with_dead_parts(partition: Partition, head: Head) -> set[bytes]:
     tails = [Range(run_key(id), ends[id] - 1, 2, parts[id][0].etag or None) for id in whole]
     found = read_ranges(partition.backend, partition.key, tails) if tails else []
     return dead | {id for id, tail in zip(whole, found, strict=True) if len(tail) > 1}
-
-
-def _scrub(partition: Partition) -> str | None:
-    backend = partition.backend
-    return backend.scrub(partition.key) if isinstance(backend, Scrubs) else None
 
 
 def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> int:

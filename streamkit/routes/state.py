@@ -177,7 +177,9 @@ def get_routes(store: Store) -> list[RouteStatus]:
     return found
 
 
-def forget_failures(store: Store, space: str, is_gone: Callable[[str, int], bool]) -> tuple[InternalName, list[str]]:
+def forget_failures(
+    store: Store, space: str, is_gone: Callable[[RouteFailure], bool]
+) -> tuple[InternalName, list[str]]:
     """Remove the failure of each route from a space that failed at a removed entry: its text may quote the entry. The
     route continues then. Earlier states are trimmed.
 
@@ -185,7 +187,7 @@ def forget_failures(store: Store, space: str, is_gone: Callable[[str, int], bool
     """
 
     def forgotten(failure: RouteFailure | None) -> RouteFailure | None:
-        return None if failure is not None and is_gone(failure.segment, failure.sequence) else failure
+        return None if failure is not None and is_gone(failure) else failure
 
     names = []
     for name in list(store.get_segments(_SPACE)):

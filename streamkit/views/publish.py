@@ -21,6 +21,7 @@ import msgspec
 
 from ..compression import decompress_pieces, load_zstd
 from ..errors import UNREADABLE, MissingDependency, PermanentError, StreamkitError
+from ..log.offsets import Offset
 from ..store import Store, inner
 from ..warn import warn
 from .database import mapped, open_reader, read_state
@@ -153,23 +154,25 @@ def delete_published(store: Store, name: str | None = None) -> int:
 
 
 def delete_published_of(store: Store, space: str) -> int:
-    """Remove the published databases of all views of a space, and return their count.
+    """Remove the published databases with entries of a deleted space of this name, and return their count.
 
-    They are read for that. One that cannot be read is removed too.
+    All published databases are read for that. One that cannot be read is removed too.
     """
+    known = inner(store).look_up(space)[0]
+    incarnation = b"" if known is None else known.settings.incarnation
     try:
         place = _place(*_directory(store, "_published"))
         found = [(path, size) for path, size in place.paths() if path.endswith(_SUFFIX)]
     except PermanentError:
         return 0
-    gone = [path for path, size in found if _may_hold(place, path, size, space)]
+    gone = [path for path, size in found if _may_hold(place, path, size, space, incarnation)]
     for path in gone:
         place.delete(path)
     return len(gone)
 
 
-def _may_hold(place: _Files | _Objects, path: str, size: int, space: str) -> bool:
-    """True if a published database holds entries of a space, or cannot be read."""
+def _may_hold(place: _Files | _Objects, path: str, size: int, space: str, incarnation: bytes) -> bool:
+    """True if a published database holds entries of another incarnation of a space, or cannot be read."""
     import tempfile
 
     with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
@@ -178,11 +181,14 @@ def _may_hold(place: _Files | _Objects, path: str, size: int, space: str) -> boo
             file.flush()
             with contextlib.closing(open_reader(file.name)) as db:
                 state = read_state(db, file.name)
+            if state is None or space not in state.spaces:
+                return state is None
+            offset = state.spaces[space].offset
+            return bool(offset) and Offset.decode(offset, space).incarnation != incarnation
         except FileNotFoundError:  # another process has removed it
             return False
         except (*UNREADABLE, ValueError, sqlite3.Error):
             return True
-    return state is None or space in state.spaces
 
 
 def sweep_published(store: Store) -> None:

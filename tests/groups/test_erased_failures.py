@@ -247,6 +247,29 @@ def test_an_erasure_in_a_deleted_space_reaches_the_texts_of_its_groups(
             assert (group.status().lag, group.status().dead) == (0, 0)
 
 
+def test_an_erasure_in_a_space_that_was_made_again_reaches_the_texts_of_the_deleted_one(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+) -> None:
+    """The new space has no entry of the segment, so there is nothing to be erased in it."""
+    url, stored = place
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        quotes(store)
+        store.delete_space("jobs")
+        store.produce("jobs", "bob", [Record(b"nobody's")])
+        store.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
+        assert store.erase("jobs", "ann", dry_run=True).entries == 0
+        assert found_in(stored(), SECRET), "there is nothing to be erased"
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+        assert ["nobody" in letter.reason for letter in store.group("jobs", "dead").dead_letters()] == [True]
+        route = store.route("numbers", "jobs", "numbers", lambda entry: b"%d" % int(entry.payload))
+        route.catch_up()
+        assert store.erase("jobs", "ann").unreached == ()
+        assert "nobody" in str(route.status().error)
+
+
 def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
     place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
 ) -> None:

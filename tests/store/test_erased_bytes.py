@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,6 +21,8 @@ from harness.worlds import PATIENCE, World, account_of, memory, without_leases
 from streamkit import Record, Store
 from streamkit.client import Client
 from streamkit.clock import SYSTEM_CLOCK
+from streamkit.errors import StoreClosed
+from streamkit.index import upkeep
 from streamkit.testing import CRASHES, FAULTS, Call, Crash, Fault, Plan
 from streamkit.views import Index
 
@@ -179,6 +182,45 @@ def test_nothing_of_it_is_left_on_disk_wherever_the_process_was_killed_within_a_
         number += 1 if EXHAUSTIVE else 17
     assert killed >= 3
     covered("kills of an erasure, within calls of a local store", killed)
+
+
+@pytest.mark.parametrize(("use", "is_killed"), [("erase", False), ("erase", True), ("delete_space", False)])
+def test_an_upkeep_that_was_overtaken_leaves_nothing_on_disk(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, use: str, is_killed: bool
+) -> None:
+    """It read the entries before the erasure, writes its file after it, and loses. The next upkeep removes the file if
+    the process was killed."""
+    root, id, tag = scratch / "root", uuid4(), os.urandom(24)
+    store_file = upkeep.store_file
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(upkeep, "store_file", store_file)
+        with streamkit.connect(root.as_uri()) as client:
+            other = client.store(id)
+            if use == "erase":
+                assert other.erase("a", "user-1").entries == 12
+            else:
+                other.delete_space("a")
+        assert found_in(files_below(root), tag) == []
+        etag = store_file(*arguments)
+        assert found_in(files_below(root), tag), "the upkeep has not read them"
+        if is_killed:
+            raise Crash("killed")
+        return etag
+
+    with streamkit.connect(root.as_uri()) as client:
+        store = client.store(id)
+        for turn in range(60):
+            store.produce("a", f"user-{turn % 5}", [Record((tag if turn % 5 == 1 else b"kept") + os.urandom(50))])
+        monkeypatch.setattr(upkeep, "store_file", overtaken)
+        with contextlib.suppress(Crash, StoreClosed):
+            store.maintain()
+    with streamkit.connect(root.as_uri()) as client:
+        store = client.store(id)
+        if is_killed:
+            store.maintain()
+        assert found_in(files_below(root), tag) == []
+        assert len(list(store.consume_space("a"))) == (48 if use == "erase" else 0)
 
 
 def test_a_deleted_space_leaves_nothing_on_disk_wherever_the_process_was_killed_within_a_call(

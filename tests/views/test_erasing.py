@@ -202,10 +202,12 @@ def test_two_processes_may_remove_what_was_published_at_the_same_time(
             assert not list(tmp_path.rglob("*.sqlite.zst"))
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
 @pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.s3)])
 def test_an_erasure_in_a_space_that_does_not_exist_removes_published_views_of_that_space_alone(
-    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+    tmp_path: Path, kind: str, again: bool, request: pytest.FixtureRequest
 ) -> None:
+    """And so does one in a space of that name that was made since."""
     pytest.importorskip("deltalake")
     url = f"file://{tmp_path / 'root'}" if kind == "local" else request.getfixturevalue("s3_bucket").url("views")
     with streamkit.connect(url) as client:
@@ -219,12 +221,16 @@ def test_an_erasure_in_a_space_that_does_not_exist_removes_published_views_of_th
         assert store.erase("gnoe", "s").views == 0
         assert published_views(store) == dict.fromkeys(views, 1)
         store.delete_space("gone")
+        if again:
+            store.produce("gone", "t", [Record(b"new")])
+            with store.view("new", Index(lambda entry: entry.payload.decode()), ["gone"], tmp_path / "new") as view:
+                view.publish()
         assert store.erase("gone", "s", dry_run=True).views == 0
         report = store.erase("gone", "s")
         assert (report.views, report.unreached) == (2, ())
-        assert published_views(store) == {"kept": 1, "damaged": 1}
+        assert published_views(store) == {"kept": 1, "damaged": 1, **({"new": 1} if again else {})}
         place = publish._place(*publish._directory(store, "_published", "damaged"))
         ((name, _),) = place.names()
         place.write(name, iter([b"not a database"]))
         assert store.erase("gone", "s").views == 1
-        assert published_views(store) == {"kept": 1}
+        assert published_views(store) == {"kept": 1, **({"new": 1} if again else {})}
