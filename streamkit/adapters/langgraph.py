@@ -2,7 +2,7 @@
 
 A thread is one segment. A checkpoint is one entry of it, with the values that changed since the checkpoint before, and
 now and then with all of them. The writes of a task are one entry as well. A read goes back from the newest entry until
-it has all values: one page, for most threads.
+it has all values and comes to entries that are older than the checkpoint: one page, for most threads.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ _REWRITE = "langgraph:rewrite"
 
 Readers skip the parts until the end exists, so all of them appear at once.
 """
+
+_GREGORIAN = 0x01B21DD213814000
+"""The epoch in the time of a UUID: in steps of 100 ns since 1582."""
+_SPREAD = 1_000
+"""Milliseconds by which a clock may be set back while a checkpoint is made."""
 
 Typed = tuple[str, bytes]
 """A value as the serializer gives it: the name of its type, and its bytes."""
@@ -130,6 +135,16 @@ class _Thread:
         writes = self._writes.get((checkpoint.namespace, checkpoint.id), {})
         ordered = sorted(writes, key=lambda key: writes_sort_key(writes[key][0], *key))
         return [(*key, *writes[key]) for key in ordered]
+
+    def early(self) -> list[_Writes]:
+        """The writes of checkpoints that are later than all known ones: those are being stored."""
+        newest = max((id for _, id in self.checkpoints), default="")
+        return [
+            _Writes(namespace, id, task, path, [(index, channel, value)])
+            for (namespace, id), writes in self._writes.items()
+            if id > newest
+            for (task, index), (path, channel, value) in writes.items()
+        ]
 
 
 class Session:
@@ -299,7 +314,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Append all of a thread to another one. Its readers see all of it at once."""
-        parts = [part for _, part in self._newest(source_thread_id)][::-1]
+        parts = [part for *_, part in self._newest(source_thread_id)][::-1]
         while parts:
             last = self._store.segment_status(self._space, target_thread_id).last_sequence
             try:
@@ -353,10 +368,6 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             kept = chosen(known)
             if len(kept) == len(known.checkpoints):
                 return
-            if not kept:
-                # Later checkpoints stay.
-                self._store.trim(self._space, thread, before=last + 1)
-                return
             parts: list[_Checkpoint | _Writes] = []
             for checkpoint in reversed(kept):
                 values = known.values(checkpoint)
@@ -366,11 +377,12 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
                     parts.append(msgspec.structs.replace(checkpoint, values=page))
                 for task, index, path, channel, value in known.writes(checkpoint):
                     parts.append(_Writes(checkpoint.namespace, checkpoint.id, task, path, [(index, channel, value)]))
+            parts += known.early()
             try:
                 self._rewrite(thread, parts, last)
             except SequenceMismatch:
                 continue  # another writer was faster
-            self._store.trim(self._space, thread, before=last + 1)
+            self._store.trim(self._space, thread, before=last + 1)  # later checkpoints stay
             return
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -380,14 +392,14 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         thread, namespace = _place(config)
         wanted = get_checkpoint_id(config)
         known, found = _Thread(), None
-        for _, part in self._newest(thread):
+        for _, timestamp, part in self._newest(thread):
+            if found is not None and timestamp < _begin(found) and known.is_whole(found):
+                break
             if part.namespace != namespace:
                 continue
             known.add(part)
             if found is None and isinstance(part, _Checkpoint) and wanted in (None, part.id):
                 found = part
-            if found is not None and known.is_whole(found):
-                break
         return None if found is None else self._tuple(thread, known, found)
 
     def list(
@@ -419,20 +431,20 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
                 if all(found.metadata.get(key) == value for key, value in filter.items()):
                     yield found
 
-    def _newest(self, thread: str) -> Iterator[tuple[int, _Checkpoint | _Writes]]:
-        """The parts, from the newest on, each with the sequence of the thread's last entry."""
+    def _newest(self, thread: str) -> Iterator[tuple[int, int, _Checkpoint | _Writes]]:
+        """The parts, from the newest on, each with the sequence of the thread's last entry and its own timestamp."""
         last, is_rewritten = 0, False
         for entry in self._store.consume_segment(self._space, thread, reverse=True, gaps="skip"):
             last = last or entry.sequence
             mark = entry.metadata.get(_REWRITE)
             is_rewritten = mark == "end" or (mark == "part" and is_rewritten)
             if mark is None or is_rewritten:
-                yield last, _DECODER.decode(entry.payload)
+                yield last, entry.timestamp, _DECODER.decode(entry.payload)
 
     def _known(self, thread: str) -> tuple[_Thread, int]:
         """All of a thread, and the sequence of its last entry."""
         known, end = _Thread(), 0
-        for last, part in self._newest(thread):
+        for last, _, part in self._newest(thread):
             known.add(part)
             end = last
         return known, end
@@ -513,6 +525,21 @@ def _place(config: RunnableConfig) -> tuple[str, str]:
 
 def _config(thread: str, namespace: str, id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id}}
+
+
+def _begin(checkpoint: _Checkpoint) -> int:
+    """The time before which no entry has writes of a checkpoint, in milliseconds since the epoch.
+
+    LangGraph stores a checkpoint and the writes of its tasks at the same time, so writes may come before their
+    checkpoint. They come after the time that is in its id.
+    """
+    try:
+        id = UUID(checkpoint.id)
+    except ValueError:
+        return 0
+    if id.version != 6:
+        return 0
+    return ((id.int >> 80 << 12 | id.int >> 64 & 0xFFF) - _GREGORIAN) // 10_000 - _SPREAD
 
 
 def _size(part: _Checkpoint | _Writes | tuple[str, Any, Typed | None]) -> int:

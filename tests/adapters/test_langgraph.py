@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
@@ -18,6 +19,7 @@ pytest.importorskip("langgraph.checkpoint.conformance")
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
 
 import streamkit
 from streamkit.adapters.langgraph import StreamkitSaver
@@ -67,6 +69,48 @@ def test_a_graph_goes_on_in_another_process(subject: Any) -> None:
         store.close()
     history = list(graph(StreamkitSaver(subject.store)).get_state_history(thread))
     assert [len(state.values.get("said", [])) for state in history][:4] == [80, 79, 78, 78]
+
+
+class SlowSaver(StreamkitSaver):
+    """Stores checkpoints after the writes of their tasks, as it happens on a slow store."""
+
+    def put(self, *arguments: Any) -> Any:
+        time.sleep(0.1)
+        return super().put(*arguments)
+
+
+def test_writes_that_are_stored_before_their_checkpoint_count() -> None:
+    done = []
+
+    def charge(state: State) -> Any:
+        done.append("charged")
+        return {"said": ["charged"]}
+
+    builder = StateGraph(State)
+    builder.add_node("charge", charge)
+    builder.add_node("ask", lambda state: {"said": [interrupt("really?")]})
+    for node in ("charge", "ask"):
+        builder.add_edge(START, node)
+        builder.add_edge(node, END)
+    with streamkit.connect(f"memory://{uuid4()}") as client, client.store(uuid4()) as store:
+        graph, config = builder.compile(checkpointer=SlowSaver(store)), {"configurable": {"thread_id": "t"}}
+        graph.invoke({"said": []}, config)
+        assert [each.value for task in graph.get_state(config).tasks for each in task.interrupts] == ["really?"]
+        assert sorted(graph.invoke(Command(resume="yes"), config)["said"]) == ["charged", "yes"]
+        assert done == ["charged"]
+
+
+def test_early_writes_outlast_a_prune(subject: Any) -> None:
+    saver = StreamkitSaver(subject.store)
+    thread = {"thread_id": "t", "checkpoint_ns": ""}
+    for id in ("1", "2"):
+        saver.put({"configurable": thread}, {**empty_checkpoint(), "id": id}, {}, {})
+    config = {"configurable": {**thread, "checkpoint_id": "3"}}
+    saver.put_writes(config, [("said", "early")], "task")
+    saver.prune(["t"])
+    saver.put({"configurable": thread}, {**empty_checkpoint(), "id": "3"}, {}, {})
+    assert [each.checkpoint["id"] for each in saver.list({"configurable": thread})] == ["3", "2"]
+    assert saver.get_tuple(config).pending_writes == [("task", "said", "early")]
 
 
 def test_a_fork_has_values_of_its_own(subject: Any) -> None:
