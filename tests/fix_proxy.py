@@ -55,6 +55,8 @@ CUT_BODY = Fault("cut")
 """The head and the first half of the body, then the connection is closed. Without a body: half of the first line."""
 LATE = Fault("late")
 """Drop the request as DROP_REQUEST does; `proxy.deliver()` brings it to the server later."""
+LATE_CONFLICT = Fault("late", 409)
+"""Answer 409, as a service does while another copy of the request is under way; `proxy.deliver()` brings that copy."""
 SILENT = Fault("silent")
 """The server never sees it, and nothing happens until the client gives up."""
 SILENT_ANSWER = Fault("silent", applied=True)
@@ -252,6 +254,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault.kind in ("drop", "late", "silent"):
             if fault.applied:
                 self.owner._forward(request)
+            if fault.code:
+                self._send(fault.code, [], b"", cut=0)
+                return
             if fault.kind == "silent":
                 self._wait_for_client()
             self._hang_up()

@@ -182,7 +182,8 @@ def refused(
     if status == 412 or code == "PreconditionFailed":
         return Conflict(request.key)
     if status == 409 and request.conditional:
-        return Conflict(request.key)
+        # What it conflicts with is under way, and may be another copy of this very request.
+        return lost(request, target, said)
     if status == 409:
         return Unavailable(f"{what}: another operation on it is under way ({said}); try again")
     if status == 416:

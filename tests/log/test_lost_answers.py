@@ -7,6 +7,7 @@ the first write of each kind. Whatever happens, each call returns as if nothing 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -16,7 +17,19 @@ from uuid import UUID, uuid4
 import pytest
 from fix_azurite import Azurite
 from fix_covered import EXHAUSTIVE
-from fix_proxy import DROP_ANSWER, DROP_REQUEST, DUPLICATE, LATE, PASS, Fault, Proxy, Request, status
+from fix_proxy import (
+    DROP_ANSWER,
+    DROP_REQUEST,
+    DUPLICATE,
+    LATE,
+    LATE_CONFLICT,
+    PASS,
+    Fault,
+    Proxy,
+    Request,
+    hold,
+    status,
+)
 from fix_s3 import S3Bucket
 
 import streamkit
@@ -220,6 +233,30 @@ def test_a_write_that_is(cloud: Cloud, fault: Fault) -> None:
             # A file may come back after it was merged into another one: nothing names it.
             merged = kind.startswith("RUN")
             assert codes in ([412], [409]) or merged, f"{kind}: {codes}"
+        check(cloud.direct(store_id), expected)
+
+
+@pytest.mark.parametrize("cloud", ["s3"], indirect=True)
+def test_a_write_that_is_refused_while_its_first_copy_is_under_way(cloud: Cloud) -> None:
+    """The first copy arrives just before the next write of its kind."""
+    for kind in kinds(cloud, 2):
+        store_id, met = uuid4(), list[Request]()
+
+        def plan(request: Request, kind: str = kind, met: list[Request] = met) -> Fault:
+            if cloud.kind(request) != kind or len(met) == 2:
+                return PASS
+            met.append(request)
+            if len(met) == 1:
+                return LATE_CONFLICT
+            arrived = threading.Event()
+            threading.Thread(target=lambda: (cloud.deliver(), arrived.set())).start()
+            return hold(arrived)
+
+        cloud.plan(plan)
+        expected = work(cloud.store(store_id), 2)
+        cloud.pass_all()
+        assert met, f"{kind}: the fault met nothing"
+        cloud.deliver()
         check(cloud.direct(store_id), expected)
 
 
