@@ -409,7 +409,7 @@ class OpenedRow(Protocol):
     def part(self, start: int, length: int) -> bytes:
         """Return `length` bytes of the value, from `start`. The caller checks them by a checksum of its own.
 
-        Fewer bytes, or none, if they cannot be read: then `read` tells what is wrong.
+        Fewer bytes, or none, if they cannot be read: then `read` raises the error.
         """
         ...
 
@@ -419,8 +419,8 @@ class OpensRows(Protocol):
     """A backend with rows in files of their own, which the index reads by itself. Others need not."""
 
     def open_row(self, partition: bytes, key: bytes) -> OpenedRow | None:
-        """Open a row whose value never changes. None if there is no such row or file: then `read` tells what is
-        wrong."""
+        """Open a row whose value never changes. None if there is no such row or file: then `read` raises the
+        error."""
         ...
 
 

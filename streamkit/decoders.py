@@ -77,7 +77,7 @@ def load_types(kind: Any) -> None:
             continue
         seen[id(kind)] = kind
         left += [get_origin(kind), *get_args(kind)]
-        with suppress(Exception):  # msgspec tells better what is wrong, when the decoder is made
+        with suppress(Exception):  # msgspec raises a better error when the decoder is made
             if type(kind).__module__ in ("typing", "typing_extensions"):  # others may have an attribute of any name
                 left += [getattr(kind, name, None) for name in ("__value__", "__supertype__", "__bound__")]
             if isinstance(kind, type):

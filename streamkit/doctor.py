@@ -85,7 +85,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 def diagnose(store: Store) -> Diagnosis:
-    """Look at up to 100 spaces of the store, and explain what is slow and why.
+    """Look at up to 100 spaces of the store, and name slow parts and their causes.
 
     Nothing is written. Call it in the slow process: conflicts, retries and cache misses are counted in each process.
     """

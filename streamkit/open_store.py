@@ -38,7 +38,7 @@ ArchiveRoot = tuple[str, dict[str, str], Callable[[str, bytes], None] | None]
 """The archives' root, its delta-rs storage options, and a function that writes a small file there (`ArchiveWriter`)."""
 
 _ABSENT = 600.0
-"""Seconds between two looks at the list of spaces for a missing space, so that those who wait for it cost no more."""
+"""Seconds between two looks at the list of spaces for a missing space: its waiting followers cost no more."""
 _MOST_ABSENT = 1000
 
 _open: weakref.WeakSet[OpenStore] = weakref.WeakSet()

@@ -1,7 +1,7 @@
 """The compiled twin of the format functions: the distribution `streamkit-speed`, where it is installed.
 
-The Python functions are the reference. A function of the twin returns what they would return, or None for input that it
-does not handle; then the Python function decides, also about errors. `STREAMKIT_PURE=1` leaves everything to Python.
+The Python functions are the reference. A function of the twin returns the same result, or None for input that it does
+not handle; then the Python function decides, also about errors. `STREAMKIT_PURE=1` leaves everything to Python.
 """
 
 from __future__ import annotations

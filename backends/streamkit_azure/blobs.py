@@ -121,7 +121,7 @@ class Blobs:
                 return False
 
     def discard(self, blobs: Sequence[Blob]) -> None:
-        """Remove what no row refers to any more, as far as that succeeds."""
+        """Remove blobs that no row names any more. A blob that cannot be removed stays, unused."""
         clients = self._clients()
 
         def remove(blob: Blob) -> None:

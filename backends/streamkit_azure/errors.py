@@ -61,7 +61,7 @@ def foreign(where: str, *, writing: bool = False) -> Iterator[None]:
         yield
     except (StreamkitError, Reentered):
         raise
-    except Exception as error:  # also what its parsers make of an answer that is none
+    except Exception as error:  # the SDK's parsers raise errors of any class for a malformed answer
         raise mapped(error, where, handled, writing=writing) from None
 
 

@@ -27,7 +27,7 @@ class Threads:
         self._busy = Busy()
 
     def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[[], R]:
-        """Returns what waits for the result."""
+        """Call `function` in a thread. Returns a function that waits for the result."""
         try:
             with self._busy():
                 future = self._pool.submit(function, *args, **kwargs)

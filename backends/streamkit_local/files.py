@@ -195,7 +195,7 @@ def sync_data(fd: int) -> None:
 
 def start_writing(fd: int, start: int, stop: int) -> None:
     """Ask the system to begin to write this part of a file to the disk, for the next sync to wait for less."""
-    # Linux writes what is not on the disk yet before it drops anything from its cache, and drops nothing of that.
+    # Linux begins to write the pages that are not on the disk yet, and drops none of these from its cache.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)

@@ -83,7 +83,7 @@ def is_lost(path: str) -> bool:
 
 
 def _remove_drafts(parent: str) -> None:
-    """Remove what killed processes left of partitions that they were making."""
+    """Remove the half-made partitions of killed processes."""
     for name in os.listdir(parent):
         if name.startswith(DRAFT):
             draft = os.path.join(parent, name)

@@ -80,7 +80,7 @@ def _serve(work: _Queue, idle: deque[None]) -> None:
             try:  # noqa: SIM105  (it is dearer than all that is around it)
                 last = piece()
             except BaseException:
-                pass  # those who wait for it look for themselves
+                pass  # the waiting callers look for themselves
             piece = None
             if work.empty():
                 idle.append(None)

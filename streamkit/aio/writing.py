@@ -16,7 +16,7 @@ from .threads import Calls
 __all__ = ["CommitQueue", "LoopRequest"]
 
 _HEARTBEAT = 0.25
-"""Seconds after which the loop looks for itself what became of its requests: being woken up is only a hint."""
+"""Seconds after which the loop looks at its requests by itself: being woken up is only a hint."""
 
 
 class LoopRequest(Request):

@@ -161,7 +161,7 @@ class Stage:
         return Path(self._written).as_uri()
 
     def _gather(self) -> None:
-        """Copy what delta-rs wrote into the table's directory, if it wrote elsewhere."""
+        """Copy the files that delta-rs wrote elsewhere into the table's directory."""
         written = os.path.join(self._written, LOG)
         for name in os.listdir(written) if written != self._staged else ():
             path = os.path.join(written, name)

@@ -110,7 +110,7 @@ class _Walk:
         }
 
     def _check_own(self, file: File) -> None:
-        """Check that the file's content agrees with its descriptions: readers choose by them what to read."""
+        """Check that the file's content agrees with its descriptions: readers choose their reads by them."""
         import pyarrow.compute as pc
 
         source = self._archive.files.open(file)

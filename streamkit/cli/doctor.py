@@ -14,7 +14,7 @@ __all__ = ["doctor"]
 
 @with_options
 def doctor(named: StoreOptions, json: Json = False) -> None:
-    """Explain what is slow and why: requests, index, clocks, groups. Nothing is written.
+    """Name slow parts and their causes: requests, index, clocks, groups. Nothing is written.
 
     Each process counts its own conflicts, retries and cold caches: call `streamkit.doctor.diagnose(store)` in the slow
     process.

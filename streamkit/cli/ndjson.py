@@ -21,7 +21,7 @@ from ..decoders import json_decoder
 __all__ = ["BATCH_BYTES", "RecordBatch", "SegmentOf", "read_batches", "segment_from", "segment_named"]
 
 BATCH_BYTES = 16 << 20
-"""A batch ends here even if it has fewer lines: well below what one transaction may hold."""
+"""A batch ends here even if it has fewer lines: well below the limit of a transaction."""
 
 _LINE_BYTES = 64 << 20
 """The largest record, so that a file without line ends is not read to its end."""

@@ -356,7 +356,7 @@ class Core:
         return any(lot is not None and lot.deadline <= at for lot in lots)
 
     def settle(self, delivery: Delivery, decide: Callable[[LaneState, int], tuple[list[LaneEvent], T]]) -> T:
-        """Write what becomes of a delivery. DeliveryLost if it is another consumer's by now, or finished by one."""
+        """Write the events that settle a delivery. DeliveryLost if another consumer has it, or has finished it."""
 
         def checked(state: LaneState, at: int) -> tuple[list[LaneEvent], T]:
             self.check()
@@ -422,7 +422,7 @@ class Core:
         self._timer.start()
 
     def _flush_later(self) -> None:
-        """Write what no other record has taken along in time."""
+        """Write the acknowledgements that no other record has taken along in time."""
         self._timer = None
         now = self.clock.monotonic()
         rest: list[float] = []

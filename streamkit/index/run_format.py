@@ -104,7 +104,7 @@ def _compressed(body: bytes, compress: Callable[[bytes], bytes] = compress) -> t
 
 
 def _grow(body: memoryview, raw: int, flags: int) -> bytes:
-    """ValueError of some kind if the body is not what _compressed made."""
+    """The body that `_compressed` was given. ValueError, or a class of it, for other bytes."""
     if raw > _MOST:
         raise ValueError("it claims to be larger than any is")
     grown = decompress(body, raw) if flags & _ZSTD else bytes(body)
@@ -214,7 +214,7 @@ def _encode_body(
 
 
 def _decode_block(data: bytes, start: int) -> Block:
-    """ValueError or struct.error if the bytes are not what _encode_block made."""
+    """The block that `_encode_block` was given. ValueError or struct.error for other bytes."""
     if _twin is not None:
         block: Block | None = _twin.decode_block(data, start)
         if block is not None:

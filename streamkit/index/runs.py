@@ -393,7 +393,7 @@ class Runs:
         return blocks, newest, len(blocks) - count
 
     def _glance(self, file: RunFile, tail: RunTail, number: int) -> Block | None:
-        """A block, read from its open file. None if the backend has to read it, or to say what is wrong."""
+        """A block, read from its open file. None if the backend has to read it, or to raise an error."""
         row = self._rows_open.get(file.id) or self._open_row(file)
         if row is None:
             return None

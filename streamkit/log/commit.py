@@ -89,7 +89,7 @@ def _length(behind: int, size: int, frames: int, upkeep: int) -> float:
 
 
 Upkeep = Callable[[Partition], bool]
-"""Brings the index forward to what is known, or merges some of it. False if another process was at it."""
+"""Brings the index forward to the known end of the log, or merges some of it. False if another process did it."""
 
 
 class Flight(msgspec.Struct, eq=False):

@@ -57,7 +57,7 @@ class Copies:
         return done.plus(Rewritten(files=files or 0))
 
     def clean_again(self, partition: Partition, ranges: Ranges) -> Rewritten:
-        """Remove what processes have made of the ranges, and were killed before they noticed that they are erased."""
+        """Remove files and texts that processes made of the ranges, and did not remove because they were killed."""
         if isinstance(partition.space, InternalName):
             return Rewritten()
         done = self._clean_states(partition.space, ranges)

@@ -183,7 +183,7 @@ def erase_space(
 
 
 def _clean_again(partition: Partition, wanted: _Wanted, copies: Copies) -> Rewritten:
-    """Remove the rest of an earlier call, and what other processes have made of its entries meanwhile."""
+    """Remove the rest of an earlier call, and files and texts that other processes have made of its entries since."""
     done = clear_leftovers(partition)
     erased = [erasure for erasure in erasures_of(partition) if wanted.takes(erasure.segment)]
     return done.plus(copies.clean_again(partition, Ranges(erased))) if erased else done
@@ -249,7 +249,7 @@ def _hidden(partition: Partition, wanted: _Wanted, copies: Copies, dry_run: bool
     if not dry_run:
         index_all(partition)
         purge(partition)  # otherwise the index could hold copies of entries that the log no longer holds
-    # Before an erasure the log learns what has expired; a dry run writes nothing.
+    # Before an erasure the expired entries are noted in the log; a dry run writes nothing.
     last = partition.number if dry_run and partition.retention is not None else hidden_up_to(partition)
     if not last:
         return []

@@ -33,7 +33,7 @@ Copies = list[tuple[str, Record, int]]
 
 
 class Failed(Exception):
-    """A function of the route raised, or gave what cannot be written."""
+    """A function of the route raised, or its result cannot be written."""
 
     def __init__(self, entry: Entry, cause: Exception) -> None:
         super().__init__(str(cause))

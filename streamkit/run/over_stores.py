@@ -53,7 +53,7 @@ class _FollowedSpace:
         self.failing = False
 
     def look(self) -> None:
-        """See what other processes have written. A space that does not exist yet is looked for."""
+        """Read the transactions of other processes. A space that does not exist yet is looked for."""
         known = self.shared.spaces.get(self.space)
         if known is None:
             known, _ = self.shared.look_up(self.space)

@@ -1,4 +1,4 @@
-"""Doing again and again what catches up with spaces: a round, then waiting until there is more."""
+"""Rounds: catching up with spaces again and again, with a wait for new entries between two rounds."""
 
 from __future__ import annotations
 

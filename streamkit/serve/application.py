@@ -175,7 +175,7 @@ def _store_of(request: Request, route: Route) -> UUID | None:
 
 
 def check(request: Request, route: Route) -> None:
-    """Raise a Problem unless the caller may use this route, on what its path names."""
+    """Raise a Problem unless the caller may use this route, on the store and the names in its path."""
     if not route.scope:
         return
     access = request.access

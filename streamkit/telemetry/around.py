@@ -22,7 +22,7 @@ _inside: ContextVar[bool] = ContextVar("streamkit_telemetry_inside", default=Fal
 
 
 def current_hook() -> Hook | None:
-    """Return what stands for the installed hook in the calls, and raises nothing; or None."""
+    """Return the safe form of the installed hook, which raises nothing; or None."""
     return _hook
 
 

@@ -192,7 +192,7 @@ def _may_hold(place: _Files | _Objects, path: str, size: int, space: str, incarn
 
 
 def sweep_published(store: Store) -> None:
-    """Remove what stopped processes did not publish to the end, of all views of the store."""
+    """Remove half-written published files of stopped processes, of all views of the store."""
     with contextlib.suppress(PermanentError, MissingDependency):
         url, options = _directory(store, "_published")
         if url.startswith("file://"):

@@ -65,7 +65,7 @@ class ViewStatus(msgspec.Struct, frozen=True):
     name: str
     version: int
     state: Literal["new", "building", "behind", "current", "paused"]
-    """"building": a first or another version is built, and is not yet what readers see."""
+    """"building": a first or another version is built, and readers do not see it yet."""
     positions: dict[str, SpacePosition]
     """The position of the data that readers see, by space."""
     entries: int

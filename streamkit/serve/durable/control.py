@@ -65,7 +65,7 @@ class Control:
             self.streams.expiry.start(upkeep_seconds)
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End the background work."""
         self.dispatcher.close()
         self.streams.expiry.close()
 

@@ -107,7 +107,7 @@ class StreamRoutes:
             self._keep(service, service.store("_"))
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End the background work."""
         for control in self._open.values():
             control.close()
 

@@ -191,7 +191,7 @@ class Streams:
             await self.store.trim(self.space, name, before=before)
 
     async def _clear(self, segment: str) -> None:
-        """Remove what something else wrote."""
+        """Remove the entries of another program."""
         sequence = (await self.store.segment_status(self.space, segment)).last_sequence
         gone = State(DEFAULT_TYPE, sequence + 1, sequence + 1, gone=2)
         await self.store.produce(self.space, segment, [control("delete", gone)], expected_sequence=sequence)

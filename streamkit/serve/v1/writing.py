@@ -86,7 +86,7 @@ async def write(
     it."""
     try:
         if len(parts) == 1 and parts[0][1] and not is_much(parts[0][1]):
-            # The same as below, without what only several parts, or large ones, need.
+            # The same as below, without the steps for several parts or large ones.
             draft = Draft(writer_of(store.sync), space, key, grant)
             draft.entered = True
             draft.add(*parts[0])
