@@ -93,8 +93,8 @@ def pack(position: int, kind: int, key: bytes, value: bytes, seed: int) -> bytes
         rest += value
     else:
         view = memoryview(value)
-        sums = [crc32(view[at : at + BLOCK]) for at in range(0, size, BLOCK)]
-        rest += struct.pack(f"<{len(sums)}I", *sums)
+        checksums = [crc32(view[at : at + BLOCK]) for at in range(0, size, BLOCK)]
+        rest += struct.pack(f"<{len(checksums)}I", *checksums)
     return _CRC.pack(crc32(rest, seed)) + rest
 
 

@@ -66,7 +66,7 @@ class Threads:
         """Have the loop call it. From any thread; nothing happens once the loop is closed."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            try:  # noqa: SIM105  (it is dearer than all that is around it)
+            try:  # noqa: SIM105  (suppress costs more than the code around it)
                 loop.call_soon_threadsafe(callback)
             except RuntimeError:
                 pass  # closed in this moment: no coroutine waits any more

@@ -77,7 +77,7 @@ def _serve(work: _Queue, idle: deque[None]) -> None:
     last: Callable[[], object] | None = None
     try:
         while (piece := work.get()) is not None:
-            try:  # noqa: SIM105  (it is dearer than all that is around it)
+            try:  # noqa: SIM105  (suppress costs more than the code around it)
                 last = piece()
             except BaseException:
                 pass  # the waiting callers look for themselves

@@ -432,8 +432,8 @@ class Consumer:
             self._note(key)
 
     def _rest(self, delivery: Delivery) -> float:
-        """Seconds until its deadline: by whichever clock says less, as one of them stands still while a machine sleeps,
-        and the other one may be set."""
+        """Seconds until the deadline, by the clock that says less: one clock stands still while a machine sleeps, and
+        the other one may be set."""
         core = self._core
         at = core.lane(delivery.lane).chain.now()
         return min(delivery.expires - core.clock.monotonic(), (delivery.deadline - at) / 1000)

@@ -90,7 +90,7 @@ class Lane:
         self.flush_at = 0.0
         """The latest time at which `acks` are written, by the monotonic clock."""
         self.seen = False
-        """True if it was looked at since this process opened it."""
+        """True if this process has looked at the lane."""
         self.wake_epoch = -1
         """The feed's `wake_epoch` before the latest look at it."""
 
@@ -120,7 +120,7 @@ def _quoting(events: Iterable[LaneEvent]) -> list[int]:
 
 
 def is_pending(state: LaneState, delivery: Delivery) -> bool:
-    """True if it is still its consumer's."""
+    """True if the delivery is still pending with its consumer."""
     lot = state.pending.get(delivery.ticket)
     return lot is not None and lot.number == delivery.lot and delivery.epoch == state.epoch
 
@@ -205,7 +205,7 @@ class Core:
         lane.chain.catch_up()
 
     def is_finished(self, lane: Lane) -> bool:
-        """True if it has nothing, and that is known without a look at it."""
+        """True if the lane is known to have nothing, without a look at it."""
         return not lane.chain.loaded and lane.number in self.feed.state.finished
 
     def finished(self, state: FeedState) -> list[FeedEvent]:
@@ -223,7 +223,7 @@ class Core:
         return [lane for lane in list(self._lanes.values()) if lane.chain.loaded]
 
     def is_stale(self) -> bool:
-        """True if it is of a group that was deleted since, as far as is known, or of a store that was closed."""
+        """True if the group is known to be deleted, or its store to be closed."""
         state = self.feed.state
         if state.deleted or state.created != self.generation or self.shared.closed:
             return True
@@ -349,7 +349,7 @@ class Core:
 
     @staticmethod
     def _may_be_taken(state: LaneState, acks: Sequence[Delivery], at: int) -> bool:
-        """True if the time of one of them is over, so that others may have it too."""
+        """True if the deadline of one of the deliveries has passed, so that another consumer may have it too."""
         if state.expires > at:
             return False
         lots = [state.pending.get(delivery.ticket) for delivery in acks]

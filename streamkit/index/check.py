@@ -115,7 +115,7 @@ def _check_data(log: LogWalk, rows: Sequence[tuple[bytes, bytes]], begins: Mappi
                 log.found(key, f"the index points to another place than the log for {piece.first_sequence}")
             elif piece.first_sequence < begins.get(segment, 0):
                 pass  # trimmed entries may have left the frame in the log, and are still in the copy
-            elif piece.frame is not None and crc32(piece.frame) != log.sums[segment, piece.first_sequence]:
+            elif piece.frame is not None and crc32(piece.frame) != log.checksums[segment, piece.first_sequence]:
                 log.found(key, f"the copy of the entries from sequence {piece.first_sequence} on differs from the log")
             if segment in expected and piece.first_sequence <= expected[segment] <= piece.last_sequence:
                 expected[segment] = piece.last_sequence + 1

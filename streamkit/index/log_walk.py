@@ -61,7 +61,7 @@ class LogWalk:
         self.position = -1
         """Entries up to `last`; -1 after one that cannot be read."""
         self.pieces: dict[str, list[Piece]] = {}
-        self.sums: dict[tuple[str, int], int] = {}
+        self.checksums: dict[tuple[str, int], int] = {}
         """Checksums of the frames, by segment and first sequence: copies in the index are held against them."""
         self.uses: dict[bytes, list[KeyRow]] = {}
         self.fences: dict[str, list[tuple[int, int]]] = {}
@@ -263,7 +263,7 @@ class LogWalk:
                 if ref.first_sequence != before + 1:
                     self.found(key, f"segment {ref.segment!r} continues at {ref.first_sequence} after {before}")
             pieces.append(piece_of(header, ref, record, frames_start(record), 0))
-            self.sums[ref.segment, ref.first_sequence] = crc32(frame)
+            self.checksums[ref.segment, ref.first_sequence] = crc32(frame)
         for use in header.keys:
             row = key_row(header, use)
             self.uses.setdefault(use.key, []).append(row)

@@ -103,14 +103,14 @@ def _compressed(body: bytes, compress: Callable[[bytes], bytes] = compress) -> t
     return body, 0
 
 
-def _grow(body: memoryview, raw: int, flags: int) -> bytes:
+def _decompressed(body: memoryview, raw: int, flags: int) -> bytes:
     """The body that `_compressed` was given. ValueError, or a class of it, for other bytes."""
     if raw > _MOST:
         raise ValueError("it claims to be larger than any is")
-    grown = decompress(body, raw) if flags & _ZSTD else bytes(body)
-    if len(grown) != raw:
+    found = decompress(body, raw) if flags & _ZSTD else bytes(body)
+    if len(found) != raw:
         raise ValueError("it has another length than it says")
-    return grown
+    return found
 
 
 def _seed(id: bytes, seed: int) -> int:
@@ -223,7 +223,7 @@ def _decode_block(data: bytes, start: int) -> Block:
     crc, flags, rows, raw = _BLOCK.unpack_from(view)
     if crc32(view[_CRC.size :], start) != crc:
         raise ValueError("its checksum is wrong")
-    body = _grow(view[_BLOCK.size :], raw, flags)
+    body = _decompressed(view[_BLOCK.size :], raw, flags)
     code, width = ("I", 4) if flags & _WIDE else ("H", 2)
     table = 2 * rows * width
     starts = array("I", accumulate(_numbers(code, body[:table]), initial=table))
@@ -316,7 +316,7 @@ def decode_tail(data: bytes, file: RunFile, seed: int) -> RunTail:
     try:
         if before + len(data) != file.length or rows != file.rows or index_bytes + 8 * words != at or not words:
             raise ValueError("it is not that of the section that the head names")
-        index = _grow(memoryview(data)[:index_bytes], raw, flags)
+        index = _decompressed(memoryview(data)[:index_bytes], raw, flags)
         firsts_at = 6 * blocks
         starts = _sums("H", index[: 2 * blocks], firsts_at)
         offsets = _sums("I", index[2 * blocks : firsts_at], len(_HEAD))

@@ -221,7 +221,7 @@ class Committer:
                 raise request.unknown(request.id) from error
             raise
         finally:
-            try:  # noqa: SIM105  (it is dearer than all that is around it)
+            try:  # noqa: SIM105  (suppress costs more than the code around it)
                 queue.remove(request)
             except ValueError:
                 pass  # the next leader has dropped it
@@ -501,7 +501,7 @@ class Committer:
                 if not (request.done or request.abandoned):
                     break
                 # Not popleft: the request's own thread may have removed it, and another one is the first then.
-                try:  # noqa: SIM105  (it is dearer than all that is around it)
+                try:  # noqa: SIM105  (suppress costs more than the code around it)
                     self._queue.remove(request)
                 except ValueError:
                     pass

@@ -8,7 +8,7 @@
 | space, the first of 64 partitions | INV, GRACE | since when what is archived of them has been so |
 | space, partition | TXN, incarnation, number | a transaction |
 | space, partition | RUN, id | a file of the index |
-| space, partition | ERA, incarnation, number | what a transaction has erased, also once the log has let go of it |
+| space, partition | ERA, incarnation, number | the erasures of a transaction, also after the log has dropped it |
 | space, the first partition | IMPORT, FILE | the import of the space that was begun |
 | RESTORE | RESTORE | the restore of a backup that was begun |
 | space, partition, INB | incarnation, number, id | requests that another process is to commit: see inbox_message.py |
