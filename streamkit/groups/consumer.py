@@ -550,8 +550,9 @@ class Consumer:
             return
         core.flush()
         with self._receiving:
-            ahead = {_key(delivery) for delivery in self._ahead}
-            lanes = _by_lane(self._held.values())
+            # Copies: a call of another thread that began before may still settle a delivery, or hand one out.
+            ahead = {_key(delivery) for delivery in list(self._ahead)}
+            lanes = _by_lane(list(self._held.values()))
         together = len(self._held.keys() - ahead) > 1 or self._failed_together
         self._failed_together = together and not give_back
         if core.settings.mode == "exclusive":

@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from fix_stores import Subject
 import streamkit
 from streamkit import Record, Store, Unavailable
 from streamkit.groups import Delivery
+from streamkit.groups import consumer as consumer_module
 from streamkit.groups.core import Core
 from streamkit.run import Program
 from streamkit.store import append_expected, inner
@@ -54,6 +56,36 @@ def test_a_close_that_failed_is_repeated(subject: Subject, monkeypatch: pytest.M
     status = group.status()
     assert (status.pending, status.ready) == (0, 3)
     assert [each.attempt for each in group.consumer().receive()] == [1, 1, 1]
+
+
+def test_a_consumer_is_closed_while_another_thread_releases_a_delivery(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(subject.store, 3)
+    group = subject.store.group("orders", "billing")
+    waits, go, settle, by_lane = threading.Event(), threading.Event(), Core.settle, consumer_module._by_lane
+
+    def slowly(core: Core, delivery: Delivery, decide: Any) -> Any:
+        waits.set()
+        assert go.wait(30)
+        return settle(core, delivery, decide)
+
+    def meanwhile(deliveries: Iterable[Delivery]) -> Iterator[Delivery]:
+        for delivery in deliveries:
+            yield delivery
+            go.set()
+            releases.join()
+
+    consumer = group.consumer(linger=0)
+    last = consumer.receive()[-1]
+    monkeypatch.setattr(Core, "settle", slowly)
+    monkeypatch.setattr(consumer_module, "_by_lane", lambda deliveries: by_lane(meanwhile(deliveries)))
+    releases = threading.Thread(target=consumer.release, args=(last,))
+    releases.start()
+    assert waits.wait(30)
+    consumer.close()
+    status = group.status()
+    assert (status.pending, status.ready) == (0, 3)
 
 
 def test_a_store_that_opened_a_group_is_freed() -> None:
