@@ -41,16 +41,21 @@ _ABSENT = 600.0
 """Seconds between two looks at the list of spaces for a missing space: its waiting followers cost no more."""
 _MOST_ABSENT = 1000
 
-_open: weakref.WeakSet[OpenStore] = weakref.WeakSet()
+_open: weakref.WeakValueDictionary[int, OpenStore] = weakref.WeakValueDictionary()
+"""The stores by the ids of their objects. Not a set, because other threads may open stores while it is read."""
 
 
 def open_stores() -> list[OpenStore]:
     """The stores that this process has open, of all clients."""
-    return [store for store in list(_open) if not store.closed]
+    return [store for store in _all() if not store.closed]
+
+
+def _all() -> list[OpenStore]:
+    return [store for reference in _open.valuerefs() if (store := reference()) is not None]
 
 
 def _after_fork() -> None:
-    for store in list(_open):
+    for store in _all():
         store.forget()
 
 
@@ -96,7 +101,7 @@ class OpenStore:
         """Guarded by the client's lock."""
         self.closed = False
         self.forget()
-        _open.add(self)
+        _open[id(self)] = self
 
     def forget(self) -> None:
         """Forget all that was learned, and every lock that another thread may have held at a fork."""

@@ -6,6 +6,8 @@ import json
 import logging
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,8 @@ import streamkit
 import streamkit.aio
 from streamkit import Record, SequenceMismatch, Store, TransactionIdMismatch, telemetry
 from streamkit.groups import Delivery
+from streamkit.open_store import open_stores
+from streamkit.store import inner
 
 pytest.importorskip("opentelemetry.sdk")
 from opentelemetry import trace
@@ -317,6 +321,28 @@ def test_counts_of_closed_stores_stay_and_lags_are_read(seen: Seen) -> None:
             during = total()
         assert during - before >= 4
     assert total() >= during
+
+
+def test_the_open_stores_are_counted_while_another_thread_opens_some() -> None:
+    stop, before = threading.Event(), sys.getswitchinterval()
+    with streamkit.connect("memory://") as client:
+        kept = [client.store(uuid4()) for _ in range(50)]
+        others = deque[Store](maxlen=50)
+
+        def opens() -> None:
+            while not stop.is_set():
+                others.append(client.store(uuid4()))
+
+        thread = threading.Thread(target=opens)
+        sys.setswitchinterval(1e-5)
+        try:
+            thread.start()
+            for _ in range(300):
+                assert {*map(inner, kept)} <= {*open_stores()}
+        finally:
+            sys.setswitchinterval(before)
+            stop.set()
+            thread.join()
 
 
 def test_views_and_routes_have_a_lag_and_no_spans(seen: Seen, store: Store, tmp_path: Path) -> None:
