@@ -149,9 +149,9 @@ Use this page to choose the number of processes, writers and partitions for a st
 
 The figures come from a **model**, not from a cloud. streamkit's own engine (stores, group commit, conflicts, back-off, index
 upkeep) runs against simulated services. A simulated service is a store in memory. It answers as late as the service, throttles
-where the service throttles, and counts billed requests. [What is assumed](#what-is-assumed) lists latencies, limits and prices.
+where the service throttles, and counts billed requests. [Assumptions](#assumptions) lists latencies, limits and prices.
 
-## What to do
+## Recommendations
 
 - **Prefer one process with many writers.** It is the cheapest and the fastest. While one commit is in flight, further appends
   wait, and the next commit takes all of them. 256 writers in one process share each request.
@@ -256,7 +256,7 @@ Known limits:
 - The head of a partition names every pack. It grows by 41 KiB for each GB (compressed, not archived) in the partition, and
   each upkeep writes it. Archive, or use several partitions for data that grows.
 
-## What is assumed
+## Assumptions
 
 {assumed}
 
