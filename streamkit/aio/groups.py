@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 from ..arguments import check_seconds, completed
 from ..errors import DeliveryLost, StreamkitError
 from ..groups import Consumer, Delivery, Group, GroupChanges, GroupSettings, Queue, RunReport, Settlement
-from ..groups.run import Stop, check_run, log_failure
+from ..groups.run import Stop, check_run, log_failure, log_loss
 from ..warn import warn
 from .threads import Calls
 
@@ -244,7 +244,8 @@ class AsyncGroup(_Twin[Group]):
         try:
             self.hand_back(deliveries)
         except StreamkitError as error:
-            warn("deliveries could not be handed back, and wait for their deadline: %s", error)
+            message = "deliveries could not be handed back, and wait for their deadline: %s"
+            warn(message, error, store=self.sync.store.id, space=self.space)
 
     def hand_back(self, deliveries: Iterable[Delivery]) -> None:
         """Release those that were not settled; their attempts do not count. Blocks: for threads."""
@@ -399,4 +400,4 @@ class _Run:
                     self._acked += 1
         except DeliveryLost as error:
             self._lost += 1
-            warn("%s", error)
+            log_loss(consumer.sync, delivery, error)

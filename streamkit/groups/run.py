@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from ..arguments import check_count, check_function, check_seconds, completed
-from ..errors import DeliveryLost
+from ..errors import DeliveryLost, StreamkitError
 from ..signals import on_signals
 from ..warn import warn, warn_of
 from .values import Delivery
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .consumer import Consumer
     from .group import Group
 
-__all__ = ["RunReport", "Stop", "check_run", "log_failure", "run"]
+__all__ = ["RunReport", "Stop", "check_run", "log_failure", "log_loss", "run"]
 
 _SLICE = 0.5
 """Seconds after which it is seen that it is time to stop."""
@@ -175,6 +175,12 @@ def log_failure(consumer: Consumer, delivery: Delivery, error: BaseException) ->
     warn_of(error, message, group.name, *place, *attempts, **fields)
 
 
+def log_loss(consumer: Consumer, delivery: Delivery, error: DeliveryLost) -> None:
+    """Log the loss of a delivery that was handled."""
+    group = consumer.group
+    warn("%s", error, store=group.store.id, space=group.space, transaction=delivery.entry.trx.id)
+
+
 def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: Delivery, count: _Count) -> None:
     if not consumer.is_held(delivery):
         return  # taken back with an earlier one of its key
@@ -190,7 +196,7 @@ def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: De
                     count.dead += 1
             return
         except BaseException as error:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(StreamkitError):  # it must not take the place of the interrupt
                 consumer.nack(delivery, error=error)
             raise
         if consumer.is_held(delivery):
@@ -200,5 +206,4 @@ def _handle(consumer: Consumer, handler: Callable[[Delivery], Any], delivery: De
     except DeliveryLost as error:
         with count.lock:
             count.lost += 1
-        group = consumer.group
-        warn("%s", error, store=group.store.id, space=group.space, transaction=delivery.entry.trx.id)
+        log_loss(consumer, delivery, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import subprocess
@@ -11,13 +12,13 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 import streamkit
 import streamkit.aio
-from streamkit import Record, SequenceMismatch, Store, TransactionIdMismatch, telemetry
+from streamkit import Entry, Record, SequenceMismatch, Store, TransactionIdMismatch, telemetry
 from streamkit.groups import Delivery
 from streamkit.open_store import open_stores
 from streamkit.store import inner
@@ -266,8 +267,6 @@ def test_wrong_records_are_refused_as_without_telemetry(seen: Seen, store: Store
 
 
 def test_coroutines_have_the_same_spans(seen: Seen) -> None:
-    import asyncio
-
     async def work() -> None:
         async with streamkit.aio.connect("memory://") as client:
             store = client.store(uuid4())
@@ -437,6 +436,31 @@ def test_log_records_have_the_fields_of_their_place(store: Store, caplog: pytest
     assert vars(record)["store"] == str(store.id)
     assert vars(record)["space"] == "jobs"
     assert vars(record)["transaction"] == str(status.trx.id)
+
+
+def test_the_log_record_of_a_lost_delivery_has_the_same_fields_in_coroutines(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle() -> tuple[UUID, Entry, int]:
+        async with streamkit.aio.connect("memory://") as client:
+            store = client.store(uuid4())
+            queue = await store.queue("jobs")
+            await queue.put(b"job")
+            lost: list[Entry] = []
+
+            async def handler(delivery: Delivery) -> None:
+                if not lost:
+                    lost.append(delivery.entry)
+                    await queue.group.seek("beginning")
+
+            report = await queue.run(handler, drain=True)
+            return store.id, lost[0], report.lost
+
+    with caplog.at_level(logging.WARNING, "streamkit"):
+        store, entry, count = asyncio.run(handle())
+    assert count == 1
+    [record] = caplog.records
+    assert vars(record)["store"] == str(store)
+    assert vars(record)["space"] == "jobs"
+    assert vars(record)["transaction"] == str(entry.trx.id)
 
 
 def test_the_instrumentor_enables_and_disables_it(store: Store) -> None:
