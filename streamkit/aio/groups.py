@@ -28,7 +28,9 @@ _SLICE = 0.5
 Handler = Callable[[Delivery], Awaitable[object] | object]
 
 
-class _Twin(Generic[_S]):
+class _Wrapped(Generic[_S]):
+    """A consumer, group or queue for coroutines, around the one for threads."""
+
     def __init__(self, sync: _S, calls: Calls) -> None:
         self.sync = sync
         """The same for threads."""
@@ -40,11 +42,11 @@ class _Twin(Generic[_S]):
 
 def _awaited(
     method: Callable[Concatenate[_S, _P], _T],
-) -> Callable[Concatenate[_Twin[_S], _P], Coroutine[Any, Any, _T]]:
+) -> Callable[Concatenate[_Wrapped[_S], _P], Coroutine[Any, Any, _T]]:
     """`method` in a thread."""
 
     @wraps(method)
-    async def call(self: _Twin[_S], /, *args: _P.args, **options: _P.kwargs) -> _T:
+    async def call(self: _Wrapped[_S], /, *args: _P.args, **options: _P.kwargs) -> _T:
         return await self.calls.call(partial(method, self.sync, *args, **options))
 
     return call
@@ -104,7 +106,7 @@ def _give_back(looking: Future[list[Delivery]], give_back: Callable[[list[Delive
         warn("deliveries of a cancelled call could not be handed back, and wait for their deadline: %s", error)
 
 
-class AsyncConsumer(_Twin[Consumer]):
+class AsyncConsumer(_Wrapped[Consumer]):
     """A consumer, from `group.consumer(name)`, to be used with `async with`. See `streamkit.groups.Consumer`."""
 
     @property
@@ -153,7 +155,7 @@ class AsyncConsumer(_Twin[Consumer]):
         await self.calls.call(partial(self.sync.__exit__, kind, error, trace))
 
 
-class AsyncGroup(_Twin[Group]):
+class AsyncGroup(_Wrapped[Group]):
     """A group, from `await store.group(space, name, …)`. See `streamkit.groups.Group`."""
 
     @property
@@ -269,7 +271,7 @@ class AsyncGroup(_Twin[Group]):
     delete = _awaited(Group.delete)
 
 
-class AsyncQueue(_Twin[Queue]):
+class AsyncQueue(_Wrapped[Queue]):
     """A queue, from `await store.queue(name, …)`. See `streamkit.groups.Queue`."""
 
     def __init__(self, sync: Queue, calls: Calls) -> None:

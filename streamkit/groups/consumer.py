@@ -206,7 +206,7 @@ class Consumer:
         return found
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield deliveries, one after the other, without end."""
+        """Yield deliveries, one after the other, until the consumer is closed."""
         while not self._closed:
             yield from self.receive(1, wait=60.0)
 

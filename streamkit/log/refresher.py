@@ -88,12 +88,12 @@ class Refresher:
                 self._looking, known = True, self._partition.number
                 # A look that began after this call did, by another thread, has seen all that this one must see.
                 if not self._loaded or self.looks.completed <= arrived:
-                    ticket = self._begin()
+                    begun = self._begin()
                     seen = self._change(self._partition.key) if self._change is not None else None
                     self._read_log(segments, load)
                     self._loaded = True
                     self._seen = seen
-                    self.looks.completed = ticket
+                    self.looks.completed = begun
                 self._looking = False
         finally:
             self._notify(known)
@@ -201,7 +201,7 @@ class Refresher:
         try:
             with self._refreshing:
                 self._looking, known_number = True, partition.number
-                ticket = self._begin()
+                begun = self._begin()
                 known, look, number = partition.looked, partition.freshness.begin(), partition.number
                 records = self._records([partition.transaction_key(number + step) for step in range(1, ahead + 1)])
                 self._confirm(known)
@@ -221,7 +221,7 @@ class Refresher:
                         self.read_head()
                         moved = partition.number > number + end
                 if not moved:
-                    self.looks.completed = ticket
+                    self.looks.completed = begun
                 self._looking = False
                 return moved
         finally:
