@@ -148,7 +148,7 @@ class AgentSession:
     async def get_items(self, limit: int | None = None) -> list[Any]:
         """The items in order; with `limit` the last so many."""
         items, _ = await self._newest(limit)
-        return items[::-1]
+        return [_decode(entry.payload) for entry in reversed(items)]
 
     async def add_items(self, items: Sequence[Any]) -> None:
         """Append items in one commit."""
@@ -162,33 +162,32 @@ class AgentSession:
             items, last = await self._newest(1)
             if not items:
                 return None
+            # The popped item is named by its sequence: others stay if it is erased.
+            pop = Record(b"", {"pop": str(items[0].sequence)})
             try:
-                await self._store.produce(
-                    self._space, self.session_id, [Record(b"", {"pop": "1"})], expected_sequence=last
-                )
+                await self._store.produce(self._space, self.session_id, [pop], expected_sequence=last)
             except SequenceMismatch:
                 continue
-            return items[0]
+            return _decode(items[0].payload)
 
     async def clear_session(self) -> None:
         """Remove all items."""
         await self._store.delete_segment(self._space, self.session_id)
 
-    async def _newest(self, limit: int | None) -> tuple[list[Any], int]:
-        """The last items, newest first, and the sequence of the last entry."""
-        items: list[Any] = []
-        popped = last = 0
+    async def _newest(self, limit: int | None) -> tuple[list[Entry], int]:
+        """The entries of the last items, newest first, and the sequence of the last entry."""
+        items: list[Entry] = []
+        popped: set[int] = set()
+        last = 0
         if limit is not None and limit <= 0:
             return items, last
         entry: Entry
         async for entry in self._store.consume_segment(self._space, self.session_id, reverse=True, gaps="skip"):
             last = last or entry.sequence
             if "pop" in entry.metadata:
-                popped += 1
-            elif popped:
-                popped -= 1
-            else:
-                items.append(_decode(entry.payload))
+                popped.add(int(entry.metadata["pop"]))
+            elif entry.sequence not in popped:
+                items.append(entry)
                 if len(items) == limit:
                     break
         return items, last

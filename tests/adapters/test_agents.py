@@ -126,6 +126,20 @@ def test_a_session_of_the_openai_agents_sdk(url: str) -> None:
     asyncio.run(work())
 
 
+def test_an_item_that_is_popped_and_erased_hides_no_other_item(url: str) -> None:
+    async def work() -> None:
+        async with opened(url) as store:
+            session = AgentSession("thread-1", store)
+            await session.add_items(["first", "second", "third"])
+            assert await session.pop_item() == "third"
+            await store.erase("agents", "thread-1", first=3, last=3)
+            assert await session.get_items() == ["first", "second"]
+            assert await session.pop_item() == "second"
+            assert await session.get_items() == ["first"]
+
+    asyncio.run(work())
+
+
 def test_a_session_has_what_the_openai_agents_sdk_asks_for(url: str) -> None:
     pytest.importorskip("agents")
     from agents.memory.session import Session
