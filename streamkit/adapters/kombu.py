@@ -39,7 +39,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 from ..client import Client, connect
-from ..errors import DeliveryLost, OutcomeUnknown, StoreClosed, StreamkitError, TransientError
+from ..errors import DeliveryLost, OutcomeUnknown, PermanentError, StoreClosed, StreamkitError, TransientError
 from ..groups import Consumer, Delivery, Queue
 from ..model import Record
 from ..store import Store
@@ -204,10 +204,10 @@ class Channel(virtual.Channel):
         if lifetime := (arguments or {}).get("x-expires"):
             self._lifetimes[queue] = int(lifetime)
             self._use(queue)
-        self._queue(queue)
+        self._reopening(queue, lambda: self._queue(queue))
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
-        return self._store.space_settings(f"{_SPACE}.{queue}") is not None
+        return self._reopening(queue, lambda: self._store.space_settings(f"{_SPACE}.{queue}") is not None)
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         lifetime = message["properties"].get("expiration")
@@ -236,8 +236,8 @@ class Channel(virtual.Channel):
         """The result of an action. If another process has deleted the queue, it is made again first."""
         try:
             return action()
-        except StoreClosed:
-            # An open store keeps refusing a space that was deleted.
+        except PermanentError:
+            # An open store keeps refusing a space that was deleted, and an open queue a group that was.
             self._store = self.connection.open_store()
             self._opened.pop(queue, None)
             self._consuming.pop(queue, None)
@@ -299,7 +299,7 @@ class Channel(virtual.Channel):
     def _size(self, queue: str) -> int:
         if not self._has_queue(queue):
             return 0
-        status = self._queue(queue).status()
+        status = self._reopening(queue, lambda: self._queue(queue).status())
         return status.lag - status.pending
 
     def _purge(self, queue: str) -> int:

@@ -166,6 +166,9 @@ def _create(store: Store, space: str, name: str, internal: InternalName, start: 
         with contextlib.suppress(SequenceMismatch):  # another process was faster, and may have created it
             feed.commit(at, [*gone, created])
     core = _core(store, internal, space)
+    if core is not None and core.generation != feed.state.created:  # it is of the group before this one
+        core.feed.catch_up()
+        core = _core(store, internal, space)
     assert core is not None
     return core
 

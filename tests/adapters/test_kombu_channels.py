@@ -209,6 +209,20 @@ def test_a_consumer_and_a_producer_go_on_when_another_process_deletes_their_queu
     assert taken == ["first", "second", "third"]
 
 
+def test_a_queue_that_another_process_deleted_is_declared_again(options: dict[str, Any], connection: Any) -> None:
+    channel = connection.channel()
+    with kombu.Connection(transport=Transport, transport_options=options) as other:
+        for again in range(3):
+            assert channel.queue_declare("tasks").message_count == 0
+            send(connection, "tasks", "first", "second")
+            assert channel.queue_declare("tasks").message_count == 2
+            kombu.Queue("tasks")(other.channel()).delete()
+            if again:
+                send(other, "tasks", "theirs")
+                assert channel.queue_declare("tasks").message_count == 1
+                kombu.Queue("tasks")(other.channel()).delete()
+
+
 _FORK = """
 import os, sys
 import kombu

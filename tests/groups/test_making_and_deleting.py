@@ -9,7 +9,8 @@ from fix_stores import Subject
 
 from streamkit import AccessDenied, Record, Store, Unavailable
 from streamkit.errors import PermanentError
-from streamkit.groups.core import Core
+from streamkit.groups.core import Core, feed_chain
+from streamkit.groups.events import Created, Deleted
 from streamkit.testing import ManualClock
 
 
@@ -40,6 +41,20 @@ def test_a_deleted_group_forgets_what_it_was_told(subject: Subject) -> None:
         kept = [entry.payload for entry in subject.stranger().consume_space(group.core.internal)]
         assert not any(b"it names somebody" in payload for payload in kept)
     assert len(subject.store.group("orders", "billing").consumer().receive()) == 3
+
+
+def test_a_group_of_an_earlier_space_is_made_again_and_used(subject: Subject) -> None:
+    """A process that knows the earlier space only may make the group once more after the deletion."""
+    core = subject.store.group("orders", "billing").core
+    feed = feed_chain(subject.stranger(), core.internal)
+    feed.catch_up()
+    at = feed.now()
+    feed.commit(at, [Deleted(), Created(core.settings, [], at, b"the earlier one", "orders", "billing")])
+    group = subject.stranger().group("orders", "billing")
+    assert group.status().lag == 0
+    put(subject.store, 2)
+    with group.consumer() as consumer:
+        assert len(consumer.receive()) == 2
 
 
 def test_a_group_that_may_not_be_made_again_is_refused(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
