@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..backend import RemovesLeftovers
-from ..errors import UNREADABLE, MissingDependency, StoreClosed, repair_for
+from ..errors import UNREADABLE, AccessDenied, MissingDependency, StoreClosed, repair_for
 from ..leases import Lease
 from ..log.partition import Partition
 from ..names import InternalName
@@ -164,6 +164,10 @@ class Copies:
         try:
             count = delete_published(self._store) if space is None else delete_published_of(self._store, space)
             return Rewritten(views=count)
+        except AccessDenied as error:
+            text = f"published views may still hold erased entries: {error}. Then erase again"
+            warn("%s", text)
+            return Rewritten(unreached=(text,), unfinished=True)
         except MissingDependency as error:
             text = f"published views of the store {self._store.id}, if any, still hold erased entries: {error}"
             warn("%s", text)

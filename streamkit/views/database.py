@@ -32,7 +32,13 @@ __all__ = [
 ]
 
 FORMAT = 1
-_FULL = {"SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED"}
+_REMEDIES = {
+    "SQLITE_FULL": "free some space, and call it again",
+    "SQLITE_IOERR": "free some space or check the disk, and call it again",
+    "SQLITE_CANTOPEN": "give this user access to it, or raise `ulimit -n` if many files are open",
+    "SQLITE_BUSY": "call it again",
+    "SQLITE_LOCKED": "call it again",
+}
 _DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
 _FTS = re.compile(r"create\s+virtual\s+table\b.*\busing\s+fts[345]\b", re.IGNORECASE | re.DOTALL)
 _TABLES = """
@@ -240,8 +246,8 @@ def mapped(path: str) -> Iterator[None]:
 
 def _meaning(error: sqlite3.Error, path: str) -> StreamkitError | None:
     kind = "_".join((getattr(error, "sqlite_errorname", None) or "").split("_")[:2])
-    if kind in _FULL:
-        return Unavailable(f"the view's database {path} cannot be read or written: {error}")
+    if kind in _REMEDIES:
+        return Unavailable(f"the view's database {path} cannot be read or written ({error}): {_REMEDIES[kind]}")
     if kind in _DAMAGED:
         return CorruptData(f"the view's database {path} is damaged ({error}): rebuild() the view")
     return None

@@ -33,14 +33,19 @@ SCRATCH = ".published"
 _OF_A_BUILD = {"", "-wal", "-shm", "-journal"}
 _HALF_LINKED = re.compile(r"\.(current|next)\.[0-9a-f]{8}$")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 @contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Turn errors of a full or failing disk into Unavailable: nothing is lost, and the next call continues."""
+    """Turn errors of a full or failing disk, or of too many open files, into Unavailable: nothing is lost, and the next
+    call continues."""
     try:
         yield
     except OSError as error:
+        if error.errno in _FILES:
+            remedy = "raise `ulimit -n`, or close stores and views that are not needed"
+            raise Unavailable(f"too many open files at {path}: {remedy}") from error
         if error.errno not in _FULL:
             raise
         raise Unavailable(f"{path} cannot be written ({error.strerror}): free some space, and call it again") from error
@@ -241,7 +246,7 @@ def sync(path: str) -> None:
 
 def sync_names(directory: str) -> None:
     """Sync the names in a directory to stable storage, if the system and the directory's owner allow it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), writing(directory):
         sync(directory)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sqlite3
 import threading
@@ -32,7 +31,7 @@ from ..warn import warn
 from .build import Build, Definition, is_clean, pending_erasures_of
 from .database import State, open_reader, read_state
 from .entries import EntryView
-from .files import SCRATCH, ViewFiles
+from .files import SCRATCH, ViewFiles, writing
 from .publish import Outdated, Published, Snapshots, default_path, delete_published
 from .view import View, ViewFailure, ViewStatus
 
@@ -197,7 +196,7 @@ class OpenView:
                     return None
                 self._builder = mine
             self._prepare()
-            with self._files.building() as free:
+            with writing(self._files.directory), self._files.building() as free:
                 return work() if free else None
         finally:
             if self._builder is mine:  # nothing is called here: an interrupt comes behind calls, and it would stay
@@ -213,9 +212,6 @@ class OpenView:
         try:
             self._files.prepare()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                remedy = "raise `ulimit -n`, or close stores and views that are not needed"
-                raise Unavailable(f"too many open files for the view {self.name!r}: {remedy}") from error
             raise PermanentError(f"the view {self.name!r} cannot be kept at {path}: {error.strerror}") from error
 
     def _forward(self, stop: Callable[[], bool], progress: Callable[[int], None], anew: bool) -> _Round:
@@ -503,7 +499,8 @@ class OpenView:
         return f"publish/{path_name(self.name)}"  # of a long name, too
 
     def _publish(self) -> tuple[Published, State]:
-        with self._store.lease(self._publish_lease, wait=60.0):  # and on Azure there is a container then
+        # With the lease, there is a container on Azure.
+        with self._store.lease(self._publish_lease, wait=60.0), writing(self._files.directory):
             self._files.remove_scratches()
             path = self._files.current()
             if path is None:

@@ -9,6 +9,7 @@ another incarnation of a space is skipped, and the view is built from the log.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -20,7 +21,7 @@ from urllib.parse import unquote
 import msgspec
 
 from ..compression import decompress_pieces, load_zstd
-from ..errors import UNREADABLE, MissingDependency, PermanentError, StreamkitError
+from ..errors import UNREADABLE, AccessDenied, MissingDependency, PermanentError, StreamkitError
 from ..log.offsets import Offset
 from ..store import Store, inner
 from ..warn import warn
@@ -48,6 +49,7 @@ _REQUEST = 64 << 20
 """Bytes in one request to a storage service."""
 _SUFFIX = ".sqlite.zst"
 _PART = ".part"
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class Outdated(Exception):
@@ -148,7 +150,10 @@ def delete_published(store: Store, name: str | None = None) -> int:
 
     try:
         place = _place(*_directory(store, "_published", *([path_name(name)] if name is not None else [])))
-        return place.clear(_SUFFIX)
+        with _reached():
+            return place.clear(_SUFFIX)
+    except AccessDenied:
+        raise
     except PermanentError:  # there is nowhere that one could have published to
         return 0
 
@@ -162,13 +167,30 @@ def delete_published_of(store: Store, space: str) -> int:
     incarnation = b"" if known is None else known.settings.incarnation
     try:
         place = _place(*_directory(store, "_published"))
-        found = [(path, size) for path, size in place.paths() if path.endswith(_SUFFIX)]
+        with _reached():
+            found = [(path, size) for path, size in place.paths() if path.endswith(_SUFFIX)]
+            gone = [path for path, size in found if _may_hold(place, path, size, space, incarnation)]
+            for path in gone:
+                place.delete(path)
+            return len(gone)
+    except AccessDenied:
+        raise
     except PermanentError:
         return 0
-    gone = [path for path, size in found if _may_hold(place, path, size, space, incarnation)]
-    for path in gone:
-        place.delete(path)
-    return len(gone)
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Turn errors of files that this user may not list, read or remove into AccessDenied."""
+    try:
+        with writing("the published views"):
+            yield
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        raise AccessDenied(
+            f"{error.filename} cannot be read or removed ({error.strerror}): give this user access to it"
+        ) from error
 
 
 def _may_hold(place: _Files | _Objects, path: str, size: int, space: str, incarnation: bytes) -> bool:
@@ -224,7 +246,8 @@ def _copy(source: sqlite3.Connection, path: str) -> Iterator[BinaryIO]:
     """
     with open(path, "xb+", buffering=0) as file:
         try:
-            target = sqlite3.connect(path, isolation_level=None)
+            with mapped(path):
+                target = sqlite3.connect(path, isolation_level=None)
         finally:
             os.unlink(path)
         try:
@@ -317,7 +340,7 @@ class _Files:
     def paths(self) -> list[tuple[str, int]]:
         """List all files below the directory, with their sizes."""
         found: list[tuple[str, int]] = []
-        for directory, _, names in os.walk(self._directory):
+        for directory, _, names in os.walk(self._directory, onerror=_raise):
             for name in names:
                 path = os.path.join(directory, name)
                 with contextlib.suppress(FileNotFoundError):
@@ -326,7 +349,7 @@ class _Files:
 
     def clear(self, suffix: str) -> int:
         count = 0
-        for directory, _, names in os.walk(self._directory):
+        for directory, _, names in os.walk(self._directory, onerror=_raise):
             for name in names:
                 if name.endswith((suffix, f"{suffix}{_PART}")):
                     with contextlib.suppress(FileNotFoundError):  # as another one does the same
@@ -334,6 +357,12 @@ class _Files:
                         count += name.endswith(suffix)
             sync_names(directory)  # they do not come back after a power cut
         return count
+
+
+def _raise(error: OSError) -> None:
+    """For `os.walk`, which passes over a directory that it cannot list."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class _Objects:

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from fix_local import as_user
 
 import streamkit
 from streamkit import Entry, Record
@@ -234,3 +235,42 @@ def test_an_erasure_in_a_space_that_does_not_exist_removes_published_views_of_th
         place.write(name, iter([b"not a database"]))
         assert store.erase("gone", "s").views == 1
         assert published_views(store) == {"kept": 1, **({"new": 1} if again else {})}
+
+
+def test_a_published_view_that_this_user_may_not_list_is_unreached(shared_directory: Path) -> None:
+    store_id = uuid4()
+    url = f"file://{shared_directory}/stores?mode=group"
+    (shared_directory / "stores").mkdir()
+    os.chown(shared_directory / "stores", 1, 1)
+    os.chmod(shared_directory / "stores", 0o2770)
+
+    def publish_alone() -> None:
+        os.umask(0o077)
+        with streamkit.connect(url) as client, client.store(store_id) as store:
+            store.produce("log", "s", [Record(b"secretword")])
+            with store.view("v", Latest(lambda entry: entry.segment), ["log"]) as view:
+                view.publish()
+
+    def erase() -> None:
+        with streamkit.connect(url) as client, client.store(store_id) as store:
+            report = store.erase("log", "s")
+            assert report.entries == 1
+            (place,) = report.unreached
+            assert "give this user access" in place
+            assert "/_published" in place
+
+    def erase_again() -> None:
+        with streamkit.connect(url) as client, client.store(store_id) as store:
+            report = store.erase("log", "s")
+            assert (report.views, report.unreached) == (1, ())
+
+    with streamkit.connect(f"file://{shared_directory}/warm") as client:  # imports what the other users may not read
+        warm = client.store(uuid4())
+        warm.produce("log", "s", [Record(b"1")])
+        with warm.view("v", Latest(lambda entry: entry.segment), ["log"]) as view:
+            view.publish()
+        warm.erase("log", "s")
+    assert as_user(1, 1, publish_alone) == 0
+    assert as_user(2, 1, erase) == 0
+    assert as_user(1, 1, erase_again) == 0
+    assert not list(shared_directory.glob("stores/archive/*/_published/v/*"))

@@ -146,10 +146,39 @@ def test_too_many_open_files_are_named_and_it_goes_on_when_there_are_fewer(tmp_p
         most = max(int(name) for name in os.listdir("/proc/self/fd"))
         held = [os.open(os.devnull, os.O_RDONLY) for _ in range(most)]  # no number below the limit is free
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, hard))
-        with pytest.raises(Unavailable, match="too many open files for the view 'kept': raise `ulimit -n`"):
+        with pytest.raises(Unavailable, match=r"too many open files at .*/kept\.sqlite.*: raise `ulimit -n`"):
             view.catch_up()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         view.catch_up()
+        assert kept(view) == [b"1"]
+
+    assert in_child(work) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("free", range(1, 9))
+def test_whatever_file_is_one_too_many_the_view_says_so_and_goes_on(tmp_path: Path, free: int) -> None:
+    def work() -> None:
+        store = streamkit.connect(f"file://{tmp_path}").store(uuid4())
+        store.produce("orders", "a", [Record(b"1")])
+        store.with_lease("warm", lambda lease: None)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = max(int(name) for name in os.listdir("/proc/self/fd"))
+        held = [os.open(os.devnull, os.O_RDONLY) for _ in range(most + free)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 1, hard))
+        for fd in held[-free:]:
+            os.close(fd)
+        view = store.view("kept", Large(), ["orders"])
+        refused = []
+        for call in (view.catch_up, view.rebuild, view.publish):
+            try:
+                call()
+            except Unavailable as error:
+                refused.append(str(error))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert [error for error in refused if "ulimit -n" not in error] == []
+        view.rebuild()
+        view.publish()
         assert kept(view) == [b"1"]
 
     assert in_child(work) == 0
