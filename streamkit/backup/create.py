@@ -14,6 +14,7 @@ from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..leases import Lease
 from ..log.moments import SKEW
 from ..store import Store, inner
+from ..warn import warn
 from .copy_space import Copied, SpaceMoved, add_tail, copy_space
 from .cut import Cut, find_cut
 from .prune import remove_points, remove_unfinished
@@ -47,8 +48,12 @@ def backup_store(
         point = _Backup(store, repository, lease, points[-1].number if points else 0, spaces).run()
         lease.check()
         repository.put_point(point)
-        # Older points may hold the last copy of a space that was skipped.
-        removed = 0 if keep is None or point.skipped else remove_points(repository, [*points, point], keep)
+        # Older points may hold the last copy of a space that was skipped, or of a store that is not at its URL now.
+        missing = not point.spaces and any(older.spaces for older in points)
+        if keep is not None and missing:
+            warn("the store %s has no spaces, so its older points stay in the backup: check its URL", store.id)
+        stay = bool(point.skipped) or missing
+        removed = 0 if keep is None or stay else remove_points(repository, [*points, point], keep)
         return BackupReport(point, repository.files, repository.bytes, removed)
 
 

@@ -42,6 +42,8 @@ __all__ = ["Repository", "open_repository"]
 _TRIES = 5
 _LEASE = "backup"
 _TTL = 60.0
+_NAMED = 5
+"""Stores that an error names at most."""
 Progress = Callable[[int, int], None]
 
 
@@ -102,7 +104,8 @@ class Repository:
                     stores.append(str(decode_json(PointRow, row.key, open_row(ROOT, row.key, row.data)).point.store))
         if not stores:
             return " or of any other store: name another target"
-        return f"; it has backups of {', '.join(sorted(stores))}: name one of them with backup_of"
+        more = f" and {len(stores) - _NAMED} others" if len(stores) > _NAMED else ""
+        return f"; it has backups of {', '.join(sorted(stores)[:_NAMED])}{more}: name one of them with backup_of"
 
     def put_point(self, point: BackupPoint) -> None:
         """Record that a point is complete."""

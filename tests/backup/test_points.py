@@ -99,6 +99,42 @@ def test_old_points_are_removed_with_all_that_only_they_need(
         elsewhere(store.id).restore_backup(backups, point=3)
 
 
+def test_a_store_that_is_not_at_its_url_removes_no_older_point(
+    subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    store, backups = subject.store, tmp_path / "backups"
+    store.produce("a", "s", [Record(b"1")])
+    store.backup(backups, keep=1)
+    report = elsewhere(store.id).backup(backups, keep=1)
+    assert (report.point.number, report.point.spaces, report.removed) == (2, 0, 0)
+    assert "check its URL" in caplog.text
+    restored = elsewhere(store.id)
+    restored.restore_backup(backups, point=1)
+    assert payloads(restored, "a") == [b"1"]
+    assert restored.backup(backups, keep=1).removed == 2
+
+
+def test_a_backup_of_a_deleted_store_is_deleted_with_all_its_points(
+    subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]
+) -> None:
+    deleted, kept, backups = elsewhere(), subject.store, tmp_path / "backups"
+    for store in (deleted, kept):
+        store.produce("a", "s", [Record(f"secret of {store.id}".encode())])
+        store.backup(backups)
+    with streamkit.connect(backups.as_uri()) as client:
+        client.delete_store(backup_id(deleted.id))
+    assert deleted.backups(backups) == []
+    assert [point.number for point in kept.backups(backups)] == [1]
+    assert not found_in(files_below(backups), f"secret of {deleted.id}".encode())
+
+
+def test_an_error_names_a_few_of_many_stores(tmp_path: Path, elsewhere: Callable[..., Store]) -> None:
+    for _ in range(7):
+        elsewhere().backup(tmp_path / "backups")
+    with pytest.raises(PermanentError, match=r"it has backups of (\S+, ){4}\S+ and 2 others: name one of them"):
+        elsewhere().restore_backup(tmp_path / "backups")
+
+
 def test_a_store_that_has_something_is_not_overwritten(
     subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]
 ) -> None:
