@@ -1,14 +1,13 @@
 """`spark.readStream.format("streamkit")`: a batch is a range of transactions of each partition.
 
 A batch that Spark has recorded is read the same after a restart, even if entries were archived meanwhile: its tasks are
-ranges of transactions that depend on its two offsets and on the log's transactions, not on the tier, and each task
-yields its rows in commit order.
+ranges of transactions that are noted in its offset, and each task yields its rows in commit order.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -120,10 +119,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if last > number:
                     waiting.append(_Waiting(key, self._spaces[key][at], number, skip, last))
         limited = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        tasks: dict[Key, list[tuple[int, ...]]] = {key: [()] * len(read) for key, read in reached.items()}
+        split = self.options.split
         for each, number in self._admitted(waiting, limited) if limited else [(each, each.end) for each in waiting]:
             reached[each.key][each.partition.partition] = (number, 0)
-        spaces = {key: SpaceOffset(begin[key].incarnation, tuple(read)) for key, read in reached.items()}
-        return encode(StreamOffset(spaces, self.options.split, first.named))
+            ends = tuple(self._task_ends(each.partition, each.begin, each.skip, number, split))
+            tasks[each.key][each.partition.partition] = ends
+        spaces = {key: SpaceOffset(begin[key].incarnation, tuple(reached[key]), tuple(tasks[key])) for key in reached}
+        if not waiting:
+            # Spark takes any other offset than the start for a batch.
+            for key in spaces.keys() & first.spaces.keys():
+                spaces[key] = spaces[key]._replace(tasks=first.spaces[key].tasks)
+            self._latest = StreamOffset(spaces, split, first.named)
+        return encode(StreamOffset(spaces, split, first.named))
 
     def reportLatestOffset(self) -> Json | None:
         """Return the end of the look that the last batch was planned with."""
@@ -157,40 +165,71 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._continued(first, last)
         tasks: list[InputPartition] = []
         for key, place in sorted(last.spaces.items()):
+            noted = place.tasks or ((),) * len(place.read)
             if key not in self._spaces or place.incarnation not in (None, self._incarnation(key)):
                 self._lost(key, "it was deleted, or another space of its name was made in its place")
+                tasks += [InputPartition(None) for ends in noted for _ in ends]
                 continue
             for partition in self._spaces[key]:
                 number, skip = begin[key].of(partition.partition)
                 until = place.of(partition.partition)[0]
-                if number < until:
-                    if partition.number < until and partition.refresh() < until:
-                        self._lost(
-                            key,
-                            f"partition {partition.partition} ends at transaction {partition.number}, and the batch "
-                            f"at {until}",
-                        )
-                        until = partition.number
-                    before = first.spaces.get(key)
-                    same = before is not None and before.incarnation in (None, place.incarnation)
-                    named = bool(number or skip) or (first.named and same)
-                    tasks += map(Task, self._pieces(key, partition, number, skip, until, last.rows, named))
+                if number < until and partition.number < until and partition.refresh() < until:
+                    self._lost(
+                        key,
+                        f"partition {partition.partition} ends at transaction {partition.number}, and the batch at "
+                        f"{until}",
+                    )
+                    until = partition.number
+                before = first.spaces.get(key)
+                same = before is not None and before.incarnation in (None, place.incarnation)
+                named = bool(number or skip) or (first.named and same)
+                ends = noted[partition.partition]
+                if place.tasks is None:
+                    ends = tuple(self._task_ends(partition, number, skip, until, last.rows))
+                tasks += self._tasks(key, partition, number, skip, until, ends, named)
         return tasks
 
-    def _pieces(
-        self, key: Key, partition: Partition, begin: int, skip: int, end: int, rows: int, named: bool
-    ) -> Iterator[TaskShare]:
-        """Ranges of transactions begin+1..end of about `rows` entries each. `named`: nothing may be missing of them."""
+    def _tasks(
+        self, key: Key, partition: Partition, begin: int, skip: int, end: int, ends: Sequence[int], named: bool
+    ) -> Iterator[InputPartition]:
+        """A task for each of `ends`, with the transactions of begin+1..end up to it. `named`: none may be missing.
+
+        A task whose transactions are gone is empty, and stays in its place: a sink knows a task by its number.
+        """
         store, space = key
         low = self.options.first if isinstance(self.options.first, int) else 0
         incarnation = partition.settings.incarnation.hex()
         floor = partition.ask(floor_of)
-        if begin + 1 < floor.number:
+        if begin < end and begin + 1 < floor.number:
             # Trim also took entries that were read, and transactions without entries. Only unread entries are a loss.
             gap = number_gap(partition.space, (begin + 1, skip), floor)
             if named and gap is not None and stops_readers(gap):
                 self._lost(key, removed(gap.last_sequence, partition.partition))
             begin, skip = min(floor.number - 1, end), 0
+        for number in ends:
+            number = min(number, end)
+            if number <= begin:
+                yield InputPartition(None)
+                continue
+            piece = TaskShare(
+                store,
+                space,
+                partition.partition,
+                incarnation,
+                begin + 1,
+                number,
+                None,
+                skip,
+                0,
+                low,
+                tier="",
+                named=named,
+            )
+            yield Task(piece)
+            begin, skip = number, 0
+
+    def _task_ends(self, partition: Partition, begin: int, skip: int, end: int, rows: int) -> Iterator[int]:
+        """The last transactions of tasks of about `rows` entries each, which share begin+1..end."""
         parts, before, count = 1, 0, 0
         if end - begin > 1:
             before = self._position(partition, begin) + skip
@@ -201,25 +240,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if part < parts:
                 number = self._reaching(partition, begin, end, before + count * part // parts)
             if number > begin:
-                yield TaskShare(
-                    store,
-                    space,
-                    partition.partition,
-                    incarnation,
-                    begin + 1,
-                    number,
-                    None,
-                    skip,
-                    0,
-                    low,
-                    tier="",
-                    named=named,
-                )
-                begin, skip = number, 0
+                yield number
+                begin = number
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
-        return read_pieces((partition.piece,), self.options, tests_of(self.options))
+        pieces = (partition.piece,) if isinstance(partition, Task) else ()
+        return read_pieces(pieces, self.options, tests_of(self.options))
 
     def stop(self) -> None:
         if self._client is not None:

@@ -1,13 +1,14 @@
 """A stream's offset, as Spark keeps it in the checkpoint: how far each partition of each space was read.
 
     {"version": 2, "rows": 100000, "named": true,
-     "spaces": {"[store, space]": {"incarnation": "…", "read": [17, [4, 2]]}}}
+     "spaces": {"[store, space]": {"incarnation": "…", "read": [17, [4, 2]], "tasks": [[9, 17], []]}}}
 
 For each partition stands the last transaction that was read, or a pair: that transaction, and how many entries of the
-one after it were read too, as an offset of the log may have said. `rows` makes the tasks of the batch that ends there.
-So a repeated batch has the same tasks, also with other options. `named`: a 0 is a place like any other, behind which
-nothing may be missing; without it, of earlier releases, it may be the beginning of a partition that had been trimmed
-already. Version 1 has one number for each [store, space, partition], no incarnation.
+one after it were read too, as an offset of the log may have said. `tasks` has the last transaction of each task of the
+batch that ends there, by partition. So a repeated batch has the same tasks, also with other options, and if
+transactions were trimmed meanwhile. Earlier releases noted no tasks: then `rows` makes them. `named`: a 0 is a place
+like any other, behind which nothing may be missing; without it, of earlier releases, it may be the beginning of a
+partition that had been trimmed already. Version 1 has one number for each [store, space, partition], no incarnation.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class SpaceOffset(NamedTuple):
     """The incarnation in hex; None in a checkpoint of version 1, which lacks it."""
     read: tuple[tuple[int, int], ...]
     """The last transaction read of each partition, and the number of entries read of the next one."""
+    tasks: tuple[tuple[int, ...], ...] | None = None
+    """The last transaction of each task, by partition; None if they were not noted."""
 
     def of(self, partition: int) -> tuple[int, int]:
         return self.read[partition] if partition < len(self.read) else (0, 0)
@@ -45,13 +48,15 @@ class StreamOffset(NamedTuple):
 
 def encode(offset: StreamOffset) -> dict[str, Any]:
     """Equal offsets give the same text."""
-    spaces = {}
-    for (store, space), (incarnation, read) in sorted(offset.spaces.items()):
+    spaces: dict[str, dict[str, Any]] = {}
+    for (store, space), (incarnation, read, tasks) in sorted(offset.spaces.items()):
         name = json.dumps([str(store), space])
         spaces[name] = {
             "incarnation": incarnation or "",
             "read": [[number, skip] if skip else number for number, skip in read],
         }
+        if tasks is not None:
+            spaces[name]["tasks"] = [[*ends] for ends in tasks]
     named = {"named": True} if offset.named else {}
     return {"version": _VERSION, "rows": offset.rows, **named, "spaces": spaces}
 
@@ -61,6 +66,7 @@ class _SpaceOffset(msgspec.Struct):
 
     incarnation: str
     read: list[int | tuple[int, int]]
+    tasks: tuple[tuple[int, ...], ...] | None = None
 
 
 class _Stored(msgspec.Struct):
@@ -85,7 +91,7 @@ def decode(offset: dict[str, Any]) -> StreamOffset:
     spaces = {}
     for name, place in stored.spaces.items():
         read = tuple((at, 0) if isinstance(at, int) else at for at in place.read)
-        spaces[json_decoder(tuple[UUID, str]).decode(name)] = SpaceOffset(place.incarnation, read)
+        spaces[json_decoder(tuple[UUID, str]).decode(name)] = SpaceOffset(place.incarnation, read, place.tasks)
     return StreamOffset(spaces, stored.rows, stored.named)
 
 

@@ -401,6 +401,43 @@ def test_a_space_that_comes_later_is_read_from_its_beginning(url: str, client: C
     assert sorted(row for batch in batches for row in batch) == of(second)
 
 
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_task_keeps_its_place_if_transactions_before_it_were_trimmed(
+    url: str, client: Client, partitions: int
+) -> None:
+    """A sink knows the rows that it has written by the places of their tasks."""
+    store = client.store(uuid4())
+    store.create_space(SPACE, partitions)
+    first = reader(url, store, segmentSplit=10)
+    start = noted(first.initialOffset())
+    fill(store, 60)
+    end = noted(first.latestOffset(start, ReadAllAvailable()))
+    before = rows(first, start, end)
+    assert len(before) > 10
+    for kept in (50, 20, 0):
+        store.trim(SPACE, keep_entries=kept)
+        left = {*of(store)}
+        again = reader(url, store, failOnDataLoss="false")
+        assert rows(again, start, end) == [[row for row in task if row in left] for task in before]
+
+
+def test_a_task_keeps_its_place_if_a_space_before_it_was_deleted(url: str, client: Client) -> None:
+    store = client.store(uuid4())
+    options = {"space": "*", "segmentSplit": 10, "failOnDataLoss": "false"}
+    for space in ("first", SPACE):
+        fill(store, 20, space=space)
+    first = reader(url, store, **options)
+    start = noted(first.initialOffset())
+    end = noted(first.latestOffset(start, ReadAllAvailable()))
+    before = rows(first, start, end)
+    for made_again in (False, True):
+        store.delete_space("first")
+        if made_again:
+            fill(store, 1, space="first")
+        after = rows(reader(url, store, **options), start, end)
+        assert after == [[]] * (len(before) // 2) + before[len(before) // 2 :]
+
+
 # -- into a sink -----------------------------------------------------------------------------------------------------
 
 
