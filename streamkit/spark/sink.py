@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from uuid import UUID, uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from ..errors import TransactionIdMismatch
 from ..log.idempotency import LASTING
 from ..model import Record
 from ..names import check_name, partition_of
@@ -49,6 +51,10 @@ _ROW = "streamkit_row"
 _BUCKETS = 16
 """The least number of buckets. It does not depend on the cluster, because a repeated write must give the same
 buckets."""
+_CHANGED = (
+    "A first attempt has written other rows here: entries of the source were removed meanwhile, or the query gives its "
+    "rows to other tasks. docs/spark-write.md shows how to finish such a batch"
+)
 _TYPES = {
     "segment": ("string",),
     "payload": ("binary", "string"),
@@ -199,9 +205,10 @@ class _Stretch(NamedTuple):
 class _Open:
     """A transaction that is being gathered."""
 
-    def __init__(self, store: UUID, space: str) -> None:
+    def __init__(self, store: UUID, space: str, partition: int) -> None:
         self.store = store
         self.space = space
+        self.partition = partition
         self.parts: list[tuple[str, list[Record]]] = []
         self.rows = 0
         self.bytes = 0
@@ -306,7 +313,7 @@ class _Transactions:
     def _put(self, key: tuple[int, int], run: _Run, records: list[Record], size: int) -> None:
         gathered = self._open.get(key)
         if gathered is None:
-            gathered = self._open[key] = _Open(*run.place)
+            gathered = self._open[key] = _Open(*run.place, key[1])
         gathered.add(run.segment, records, size)
         self._bytes += size
 
@@ -449,20 +456,29 @@ class _Writer:
         batches = _chain(first, batches)
         if _BUCKET not in first.schema.names:
             batches = self._in_order(batches)
-        rows = count = chunk = 0
+        rows = count = 0
         bucket = None
+        # A partition looks for a key among its own: if the partitions shared a count, and rows were missing from a
+        # repetition, a key would name rows of another partition, and they would be written again.
+        chunks: Counter[tuple[UUID, str, int]] = Counter()
         with _collected_seldom(), self.options.client() as client:
             for bucket_, gathered in _Transactions(self.options, client).cut(_stretches(batches, self.options)):
-                chunk = chunk + 1 if bucket_ == bucket else 0
+                if bucket_ != bucket:
+                    chunks.clear()
                 bucket = bucket_
                 place = f"t{task}" if bucket is None else f"b{bucket}"
-                key = f"{LASTING}{name}/{place}/{chunk}"
-                with client.store(gathered.store).transaction(gathered.space, idempotency_key=key) as trx:
-                    if current_hook() is None:
-                        add_all(trx, gathered.parts)
-                    else:
-                        for segment, records in gathered.parts:
-                            trx.produce(segment, records)
+                owner = gathered.store, gathered.space, gathered.partition
+                key = f"{LASTING}{name}/{place}/{chunks[owner]}"
+                chunks[owner] += 1
+                try:
+                    with client.store(gathered.store).transaction(gathered.space, idempotency_key=key) as trx:
+                        if current_hook() is None:
+                            add_all(trx, gathered.parts)
+                        else:
+                            for segment, records in gathered.parts:
+                                trx.produce(segment, records)
+                except TransactionIdMismatch as error:
+                    raise TransactionIdMismatch(f"{error}. {_CHANGED}", error.statuses) from error
                 rows += gathered.rows
                 count += 1
         return Written(rows, count)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_pages import ROOT, STORE, Page, of
-from fix_spark import patiently
+from fix_spark import SPACE, fill, patiently, stream
 
+import streamkit
 from streamkit import Record, Store
 
 pytestmark = pytest.mark.spark
@@ -128,6 +131,35 @@ def test_writing(page: Page, spark: Any) -> None:
         sum(int(e.payload) for e in store.consume_segment("totals", segment)) for segment in ("order-42", "order-43")
     ]
     assert sums == [2, 1]
+
+    # A batch was written, and not noted as done. Then its source lost entries.
+    client = streamkit.connect(page.url)
+    source, target = client.store(uuid4()), client.store(uuid4())
+    target.create_space("out", 4)
+    fill(source, 30)
+    checkpoint = page.folder / "checkpoint"
+    stream(spark, page.url, source.id, target.id, checkpoint)
+    for commit in (checkpoint / "commits").iterdir():
+        commit.unlink()
+    source.erase(SPACE, "s1", last=2)
+    before = target.size("out")
+    with pytest.raises(Exception, match=r"TransactionIdMismatch: .* entries of the source were removed"):
+        stream(spark, page.url, source.id, target.id, checkpoint)
+    assert target.size("out") == before
+
+    def finish() -> None:
+        given = {"url": page.url, "store": str(source.id), "space": SPACE}
+        entries = spark.readStream.format("streamkit").options(**given).load().select("segment", "payload", "sequence")
+        names = {"spark": spark, "frame": entries, "target": target.id, "checkpoint": str(checkpoint)}
+        page.run(3, **names)["query"].awaitTermination()
+
+    patiently(finish)
+    assert target.size("out") == before
+    fill(source, 10, start=30)
+    stream(spark, page.url, source.id, target.id, checkpoint)
+    copied = Counter((entry.segment, entry.payload) for entry in target.consume_space("out"))
+    left = Counter((entry.segment, entry.payload) for entry in source.consume_space(SPACE))
+    assert (left - copied, (copied - left).total()) == (Counter(), 2)
 
 
 @of("pipeline.md")

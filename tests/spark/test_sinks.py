@@ -6,6 +6,7 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,6 +23,7 @@ pytest.importorskip("deltalake")
 import pyarrow as pa
 from pyspark.sql.functions import lit
 
+from streamkit.errors import TransactionIdMismatch
 from streamkit.spark import read_space, sink, write_space
 from streamkit.spark.options import parse
 
@@ -161,6 +163,20 @@ def test_the_buckets_of_a_write_may_be_spread_over_any_tasks(url: str, client: C
         alone = rows.filter(pa.array([at == bucket for at in rows["streamkit_bucket"].to_pylist()]))
         write(url, store.id, alone)
     assert sum(map(len, contents(store).values())) == 1000
+
+
+def test_rows_that_are_gone_from_a_repetition_make_no_others_be_written_twice(url: str, client: Client) -> None:
+    """The source's entries were erased meanwhile. The other partitions of the target keep their keys."""
+    store = client.store(uuid4())
+    store.create_space(SPACE, 4)
+    rows = table(100, 10, buckets=1)
+    write(url, store.id, rows)
+    before = contents(store)
+    for segment in before:
+        kept = rows.filter(pa.array([name != segment for name in rows["segment"].to_pylist()]))
+        with suppress(TransactionIdMismatch):
+            write(url, store.id, kept)
+        assert contents(store) == before, segment
 
 
 def test_large_payloads_make_transactions_that_fit(url: str, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
