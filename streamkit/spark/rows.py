@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..archive.read import Archive
+    from ..archive.table import File, Table
 
 __all__ = ["arrow_schema", "loss", "loss_error", "read_pieces", "removed"]
 
@@ -135,8 +136,6 @@ def _cold(
 ) -> Iterator[pa.RecordBatch]:
     """A file's rows. If entries of the file were removed since the read was planned, the reader of entries reads them:
     it knows which ones are left."""
-    import pyarrow as pa
-
     file = piece.file
     assert file is not None
     floor = partition.ask(floor_of).number
@@ -145,28 +144,39 @@ def _cold(
     if floor > piece.first:
         piece = replace(piece, first=floor, skip=0)
     archive: Archive = inner(_clients[options.url, options.archive].store(piece.store)).archive(piece.space)
+    begun = False
     try:
         if may_hide_entries(partition.view()):
             raise Gone(file.path)
-        source = archive.table.open(file.path, pre_buffer=True)
+        piece = replace(piece, erased=piece.erased or partition.head.erased > 0)
+        for batch in _of_file(piece, file, archive.table, options, tests):
+            begun = True
+            yield batch
     except Gone:
-        if not file.ours:
-            # Other files may have rows of the same transactions, and other tasks read those.
+        # The reader of entries has another order, and cannot continue where the file ended. Of another engine's file,
+        # other files may have rows of the same transactions, and other tasks read those.
+        if begun or not file.ours:
             raise FilesReplaced(replaced(f"of the space {piece.space!r} of the store {piece.store}")) from None
-        yield from _hot(replace(piece, file=None, tier=""), partition, options, tests)
+    else:
         return
+    yield from _hot(replace(piece, file=None, tier=""), partition, options, tests)
+
+
+def _of_file(
+    piece: TaskShare, file: File, table: Table, options: Options, tests: Sequence[Predicate]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that belong to the piece. Gone if the file is replaced, perhaps after some rows."""
+    import pyarrow as pa
+
+    source = table.open(file.path, pre_buffer=True)
     wanted = arrow_schema(options.columns)
-    kept = arrow_filter(replace(piece, erased=piece.erased or partition.head.erased > 0), tests)
+    kept = arrow_filter(piece, tests)
     stored = [name for name in table_schema().names if name in {*options.columns, *kept.columns}]
-    with archive.table.mapped():
+    with table.reading(file.path):
         groups = groups_that_may(source.metadata, tests)
         if file.groups is not None:
             groups = [group for group in groups if file.groups[0] <= group < file.groups[1]]
-        batches = iter(source.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ())
-        while True:
-            batch = next(batches, None)
-            if batch is None:
-                return
+        for batch in source.iter_batches(_ROWS, row_groups=groups, columns=stored) if groups else ():
             if not file.ours:
                 batch = _batch_as_ours(batch)
             if kept.expression is not None:

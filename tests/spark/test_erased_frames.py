@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from streamkit import Record, Store
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
+from streamkit.archive.table import Table
 from streamkit.spark import FilesReplaced, planned_again, read_space, rows, write_space
 from streamkit.spark.source import StreamkitSource
 
@@ -78,6 +80,40 @@ def test_the_source_tells_that_files_of_another_engine_were_replaced(url: str, s
     with pytest.raises(FilesReplaced, match=r"space 'orders' .* were replaced .* Make the frame again"):
         list(found)
     assert sorted(row["payload"] for row in planned(url, store)) == payloads(store)
+
+
+@pytest.mark.s3
+def test_the_source_tells_that_a_file_was_replaced_while_it_was_read(
+    s3_bucket: Any, workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the cloud an open file can vanish. A large one has parts that Arrow has not asked for yet."""
+    opened = Table.open
+
+    class Slow:
+        """A file of which Arrow asks for one row group after the other."""
+
+        def __init__(self, source: Any) -> None:
+            self.source, self.metadata = source, source.metadata
+
+        def iter_batches(self, _: int, row_groups: list[int], columns: list[str]) -> Iterator[Any]:
+            for group in row_groups:
+                yield from self.source.read_row_group(group, columns=columns).to_batches()
+
+    url = s3_bucket.url("replaced")
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        for at in range(3):
+            store.produce(SPACE, f"s{at}", [Record(os.urandom(100)) for _ in range(2000)])
+        store.archive(SPACE)
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "open", lambda table, path, **options: Slow(opened(table, path, **options)))
+            found = planned(url, store)
+            next(found)
+            patch.undo()
+            store.erase(SPACE, "s1", last=5)
+            with pytest.raises(FilesReplaced, match=r"space 'orders' .* were replaced .* Make the frame again"):
+                list(found)
+        assert sorted(row["payload"] for row in planned(url, store)) == payloads(store)
 
 
 def test_a_frame_of_files_that_an_erasure_replaced_is_told_of_or_planned_again(
