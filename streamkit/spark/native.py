@@ -208,9 +208,10 @@ def _files(spark: SparkSession, tables: dict[str, Table], names: Sequence[str]) 
     from pyspark.sql import functions as F
 
     stored = tuple(name for name in COLUMNS if name not in _OWN)
-    # They are names: characters of shell patterns are part of them. No missing file is ignored, whatever the session's
-    # settings are.
-    reader = spark.read.schema(ddl(stored)).option("__globPaths__", "false").option("ignoreMissingFiles", "false")
+    # They are names: characters of shell patterns are part of them. No missing or damaged file is ignored, whatever the
+    # session's settings are.
+    given = {"__globPaths__": "false", "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    reader = spark.read.schema(ddl(stored)).options(**given)
     directories = {_hadoop(tables[name]) for name in names}
     if len(names) < _FEW * len(directories) or not all(map(is_own_name, names)):
         with _listing_here(spark, local=all(tables[name].directory is not None for name in names)):

@@ -431,6 +431,25 @@ def test_local_paths_of_every_kind_are_read_by_spark_itself(
     assert not caplog.records
 
 
+def test_a_file_is_not_left_out_because_the_session_ignores_such_files(spark: Any, url: str, both: Store) -> None:
+    frame = read_space(spark, url, both.id, SPACE)
+    assert frame.count() == both.size(SPACE).entries
+    settings = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
+    for setting in settings:
+        spark.conf.set(setting, "true")
+    try:
+        file = next(Path(both._archive(SPACE).table.directory or "").glob("*.parquet"))
+        file.write_bytes(bytes(file.stat().st_size))
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            frame.count()
+        file.unlink()
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            frame.count()
+    finally:
+        for setting in settings:
+            spark.conf.unset(setting)
+
+
 def plan_of(frame: Any) -> str:
     """The parts of it that are read by the source are called so."""
     return str(frame._jdf.queryExecution().executedPlan()).replace("BatchScan streamkit", "PythonDataSource")
