@@ -93,6 +93,10 @@ class Copies:
 
     def clean_earlier(self, space: str) -> Rewritten:
         """Erase the remains of deleted spaces that had the name of this one: published views, and texts of failures."""
+        return self._delete_published(space).plus(self.forget_removed(space))
+
+    def forget_removed(self, space: str) -> Rewritten:
+        """Erase the texts of failures at entries that readers cannot get."""
 
         def is_gone(failure: RouteFailure) -> bool:
             at = failure.sequence
@@ -101,7 +105,7 @@ class Copies:
             found = self._store.consume_segment(space, failure.segment, min_sequence=at, max_sequence=at, gaps="skip")
             return all(entry.timestamp != failure.timestamp for entry in found)
 
-        return self._delete_published(space).plus(self.forget_failures(space, is_gone))
+        return self.forget_failures(space, is_gone)
 
     def remove_leftovers(self, space: str | None = None) -> str | None:
         """Remove values that no row has, of all spaces; with `space` only if an erasure in it has ended."""

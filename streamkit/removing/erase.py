@@ -170,6 +170,8 @@ def erase_space(
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
     if not dry_run and has_earlier(space.partitions[0]):
         done = done.plus(copies.clean_earlier(space.name))
+    elif forgotten:
+        done = done.plus(copies.forget_removed(space.name))
     total = _completed(total, done, space.partitions[0].clock)
     if forgotten and (places := copies.derived(space.name)):
         text = (

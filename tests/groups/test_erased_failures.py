@@ -270,6 +270,31 @@ def test_an_erasure_in_a_space_that_was_made_again_reaches_the_texts_of_the_dele
         assert "nobody" in str(route.status().error)
 
 
+def test_an_erasure_by_metadata_reaches_the_texts_of_entries_that_are_not_stored_any_more(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+) -> None:
+    """Nothing tells whose the entries were, so the texts of all removed entries go."""
+    url, stored = place
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.create_space("jobs", archive_grace=0.01)
+        store.produce("jobs", "ann", [Record(SECRET, {"subject": "ann"})])
+        store.produce("jobs", "bob", [Record(b"nobody's"), Record(b"3")])
+        quotes(store)
+        store.trim("jobs", "ann", before=2)
+        for _ in range(3):
+            store.maintain()
+        assert found_in(stored(), SECRET), "there is nothing to be erased"
+        assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
+        assert found_in(stored(), SECRET) == []
+        letters = store.group("jobs", "dead").dead_letters()
+        assert [(letter.entry.segment, "nobody" in letter.reason) for letter in letters] == [("bob", True)]
+        route = store.route("numbers", "jobs", "numbers", lambda entry: b"%d" % int(entry.payload))
+        route.catch_up()
+        assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
+        assert "nobody" in str(route.status().error)
+
+
 def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
     place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
 ) -> None:
