@@ -768,6 +768,18 @@ def test_copied_commands_are_those_of_the_entry(console: Console, admin: Any) ->
     assert copied["Command line"].startswith("streamkit consume 'orders' 'order-002' --min-sequence 2")
 
 
+def test_a_copied_command_takes_a_name_that_looks_like_an_option(console: Console, admin: Any) -> None:
+    console.store.produce("orders", "-v", [Record(b"1")])
+    console.go(admin, "spaces", "orders", "segments", f"{encode_name('-v')}?from=beginning")
+    entries_of(admin).first.click()
+    copy = admin.get_by_role("complementary", name="The chosen entry").get_by_role("group", name="Copy as")
+    copy.get_by_role("button", name="Command line").click()
+    copy.get_by_role("button", name="Command line").locator("path[d='M4 10.5 8 14.5 16 6']").wait_for()
+    copied = admin.evaluate("document.documentElement.dataset.copied")
+    assert copied.startswith("streamkit consume --min-sequence 1 --max-sequence 1 --store ")
+    assert copied.endswith(" -- 'orders' '-v'")
+
+
 def test_the_keyboard_reaches_everything(console: Console, admin: Any) -> None:
     console.go(admin, "spaces", "orders", "segments", "order-002?from=beginning")
     rows = admin.get_by_role("listbox", name="Entries of")

@@ -63,10 +63,12 @@ export function recipes(store, space, segment, entry) {
     : entry ? `entry = next(store.consume_segment(${JSON.stringify(space)}, ${JSON.stringify(name)}, min_sequence=${entry.sequence}, max_sequence=${entry.sequence}))\nprint(entry.payload)`
       : `for entry in store.consume_segment(${JSON.stringify(space)}, ${JSON.stringify(name)}):\n    print(entry.sequence, entry.payload)`
   const words = name === null ? quote(space) : `${quote(space)} ${quote(name)}`
+  const options = `${entry ? ` --min-sequence ${entry.sequence} --max-sequence ${entry.sequence}` : ""} --store ${store}`
+  const dashed = space.startsWith("-") || name?.startsWith("-")
   return {
     curl: `curl ${quote(String(url(path)))} -H "Authorization: Bearer $STREAMKIT_KEY"`,
     Python: `import streamkit\n\nstore = streamkit.connect().store(${JSON.stringify(store)})\n${python}`,
-    "Command line": `streamkit consume ${words}${entry ? ` --min-sequence ${entry.sequence} --max-sequence ${entry.sequence}` : ""} --store ${store}`,
+    "Command line": dashed ? `streamkit consume${options} -- ${words}` : `streamkit consume ${words}${options}`,
   }
 }
 
