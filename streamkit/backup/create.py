@@ -7,11 +7,12 @@ transactions of each partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from os import PathLike
 
 from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..leases import Lease
+from ..log.keys import partition_key, transaction_prefix
 from ..log.moments import SKEW
 from ..store import Store, inner
 from ..warn import warn
@@ -49,12 +50,24 @@ def backup_store(
         lease.check()
         repository.put_point(point)
         # Older points may hold the last copy of a space that was skipped, or of a store that is not at its URL now.
-        missing = not point.spaces and any(older.spaces for older in points)
-        if keep is not None and missing:
-            warn("the store %s has no spaces, so its older points stay in the backup: check its URL", store.id)
+        missing = keep is not None and not point.spaces and _is_elsewhere(store, repository, points)
+        if missing:
+            warn("the store %s is not at its URL, so older points of it stay in the backup: check its URL", store.id)
         stay = bool(point.skipped) or missing
         removed = 0 if keep is None or stay else remove_points(repository, [*points, point], keep)
         return BackupReport(point, repository.files, repository.bytes, removed)
+
+
+def _is_elsewhere(store: Store, repository: Repository, points: Sequence[BackupPoint]) -> bool:
+    """True if a point has spaces, and none of its logs is in the store. Of a deleted log, the end is there."""
+    backend = inner(store).backend
+    latest = next((point for point in reversed(points) if point.spaces), None)
+    for part in repository.parts(latest.number) if latest is not None else ():
+        prefix = transaction_prefix(part.incarnation)
+        key = partition_key(part.space, part.partition)
+        if any(backend.scan(key, prefix, prefix + b"\xff" * 9, limit=1, values=False)):
+            return False
+    return latest is not None
 
 
 class _Backup:

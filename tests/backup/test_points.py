@@ -114,6 +114,17 @@ def test_a_store_that_is_not_at_its_url_removes_no_older_point(
     assert restored.backup(backups, keep=1).removed == 2
 
 
+def test_older_points_go_when_all_spaces_were_deleted(subject: Subject, tmp_path: Path) -> None:
+    store, backups = subject.store, tmp_path / "backups"
+    for space in ("a", "b"):
+        store.produce(space, "s", [Record(b"secret of " + space.encode())])
+    store.backup(backups)
+    for space in ("a", "b"):
+        store.delete_space(space)
+    assert store.backup(backups, keep=1).removed == 1
+    assert not found_in(files_below(backups), b"secret of")
+
+
 def test_a_backup_of_a_deleted_store_is_deleted_with_all_its_points(
     subject: Subject, tmp_path: Path, elsewhere: Callable[..., Store]
 ) -> None:
