@@ -50,7 +50,9 @@ _ROOM = 512 << 10
 """Bytes for a file's tail, and for the block and the slice with which it reaches its size."""
 _SMALL_FILE = 1 << 20
 """A file up to so many bytes is read as a whole, if its tail and its blocks would be two requests."""
-_LEAST_AHEAD, _MOST_AHEAD = 64 << 10, 4 << 20
+_LEAST_AHEAD = 64 << 10
+_MOST_AHEAD, _MOST_AHEAD_LOCAL = 4 << 20, 1 << 20
+"""Bytes that a step reads together. As rows in memory they take twice as many."""
 _END = b"\xff" * 301
 """A key after every other key."""
 
@@ -172,7 +174,7 @@ def merge_step(runs: Runs, merge: Merge, budget: int, id: bytes, seed: int, rule
     inputs = runs.manifest.inputs(merge)
     total = sum(run.size for run in inputs)
     target = min(max(budget, total // _FILES), FILE_BYTES)
-    together = min(2 * target, _MOST_AHEAD)
+    together = min(2 * target, _MOST_AHEAD if runs.remote else _MOST_AHEAD_LOCAL)
     ahead = [max(_LEAST_AHEAD, together * run.size // max(1, total)) for run in inputs]
     if runs.remote:
         nexts = [_next_files(run, merge.resume, share) for run, share in zip(inputs, ahead, strict=True)]
