@@ -248,22 +248,29 @@ class Chain(Generic[S, B]):
         """Write a snapshot if enough records or bytes were written since the last one, in proportion to its size."""
         with self.lock:
             if self._since >= self._records or self._bytes >= _SNAPSHOT_BYTES + 4 * self._saved:
-                self.shorten()
+                self.try_to_shorten()
+
+    def try_to_shorten(self) -> None:
+        """Like `shorten`. If it fails, the next snapshot comes later: the records themselves are written."""
+        try:
+            self.shorten()
+        except SequenceMismatch:
+            return
+        except StreamkitError as error:
+            warn("a snapshot of %s could not be written: %s", self.segment, error)
 
     def shorten(self) -> None:
-        """Write a snapshot, and trim the records before it."""
+        """Write a snapshot, and trim the records before it. SequenceMismatch if another process has written one."""
         with self.lock:
             data = _encoder.encode(_Snapshot(_VERSION, self.sequence, self._save(self.state)))
             self._since = self._bytes = 0
             self._saved = len(data)
+            # One that was stopped here must not put its snapshot behind a later one, by which the log was trimmed.
+            expected = self._snapshot_at
             try:
-                # One that was stopped here must not put its snapshot behind a later one, by which the log was trimmed.
-                expected = self._snapshot_at
                 status = self._store.produce(self.space, self._snapshots, [Record(data)], expected_sequence=expected)
-                self._snapshot_at = status.last_sequence
-                self._trim(self._snapshot_at)
             except SequenceMismatch as error:
                 self._snapshot_at = error.actual
-            except StreamkitError as error:
-                # The record itself is written: the next snapshot comes later.
-                warn("a snapshot of %s could not be written: %s", self.segment, error)
+                raise
+            self._snapshot_at = status.last_sequence
+            self._trim(self._snapshot_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..errors import StoreClosed
+from ..errors import SequenceMismatch, StoreClosed
 from ..log.segments import all_segments
 from ..names import InternalName
 from ..store import Store, inner
@@ -74,6 +74,10 @@ def _forget(core: Core) -> None:
 
     for lane in core.lanes():
         core.look_at(lane)
-        if lane.chain.sequence:
+        while lane.chain.sequence:
             core.write(lane, decide)
-            lane.chain.shorten()
+            try:
+                lane.chain.shorten()
+                break
+            except SequenceMismatch:  # another process has written a snapshot meanwhile: it may hold the texts
+                core.look_at(lane)

@@ -663,7 +663,7 @@ class Group:
             lane.chain.catch_up()
             if lane.chain.sequence:
                 core.write(lane, lambda state, at: ([Reset(epoch)] if state.epoch < epoch else [], None))
-                lane.chain.shorten()
+                lane.chain.try_to_shorten()
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r} of {self.space!r}, {self.settings.mode}>"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ..backend import Backend, KeepsCopies
 from ..clock import Clock
 from ..errors import LeaseNotAcquired, TransientError
+from ..index.head_change import scrub
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import index_all, purge
 from ..log.batches import Batch, Bounds, RequiredText
@@ -303,8 +304,12 @@ def erase_matching(
         for batch in _of_segments(partition, names, _Wanted()):
             found.take(batch, matches)
         hidden = [erasure for name in names for erasure in _before_first(partition, name, _Wanted())]
-        _commit(committer, [*found.ranges, *hidden])
+        ranges = [*found.ranges, *hidden]
+        _commit(committer, ranges)
         done = done.plus(finish(partition, copies))
+        # A killed process may have half written an entry: nobody can read it, and a local file has its bytes.
+        if not ranges and (left := scrub(partition)):
+            done = done.plus(Rewritten(unreached=(left,)))
     return done
 
 

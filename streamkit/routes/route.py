@@ -149,7 +149,7 @@ class Route:
                 if was_there:
                     self.close()
                     raise StoreClosed(f"the route {self.name!r} was deleted; store.route(…) creates it again")
-                state = self._new(self._start)
+                state = self._new(self._start, register.deleted)
                 if not register.write(state):
                     continue
             theirs = (state.source, state.target, state.target_store)
@@ -161,7 +161,7 @@ class Route:
             self._was_there = True
             return state
 
-    def _new(self, start: str) -> RouteState:
+    def _new(self, start: str, before: RouteState | None) -> RouteState:
         offset = "" if start == "beginning" else start
         if start == "end":
             offset = self._store.end_offset(self.source).hex()
@@ -172,6 +172,7 @@ class Route:
             str(self._target_store.id),
             os.urandom(6).hex(),
             SpacePosition(offset),
+            earlier=() if before is None else tuple(sorted({*before.earlier, before.source})),
         )
 
     def _change(self, change: Callable[[RouteState], RouteState]) -> RouteState:
@@ -210,7 +211,7 @@ class Route:
                         f"delete() the route and create it again"
                     ) from error
                 warn("the route %r starts again: its source was deleted and created again", self.name)
-                self._register.write(self._new("beginning"))
+                self._register.write(self._new("beginning", state))
                 self._copy(stop, progress or (lambda entries: None))
                 return True
 

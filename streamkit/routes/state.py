@@ -70,6 +70,8 @@ class RouteState(msgspec.Struct, frozen=True, omit_defaults=True):
     resumed: RouteFailure | None = None
     """The failure at which the route was paused when it was resumed. The entry may still be skipped while it is the
     next one."""
+    earlier: tuple[str, ...] = ()
+    """The sources of deleted routes of this name, whose records may still be stored, with the texts of failures."""
 
 
 class RouteStatus(msgspec.Struct, frozen=True):
@@ -198,7 +200,7 @@ def forget_failures(
             clean = msgspec.structs.replace(state, failure=forgotten(state.failure), resumed=forgotten(state.resumed))
             if clean == state or register.write(clean):
                 break
-        if state is None or state.source == space:
+        if state is None or space in (state.source, *state.earlier):
             store.trim(_SPACE, name, before=register.sequence)
             names.append(name)
     return _SPACE, names

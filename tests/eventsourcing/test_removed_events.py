@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 from fix_stores import Subject
 
+import streamkit
+from harness.deep_search import files_below, found_in
+from harness.doomed import killed_at
 from streamkit import EntriesRemoved, LeaseNotAcquired, Store
 from streamkit.archive.archiver import lease_name
 from streamkit.eventsourcing import Aggregate, Repository, event
@@ -184,3 +188,25 @@ def test_who_erases_an_aggregate_erases_what_trimmed_events_left_in_its_snapshot
 
 def on_disk(directory: Path, text: bytes) -> bool:
     return any(text in path.read_bytes() for path in directory.rglob("*") if path.is_file())
+
+
+def test_a_process_that_was_killed_while_it_wrote_a_snapshot_leaves_nothing_of_it_on_disk(tmp_path: Path) -> None:
+    """A half-written record is behind the end of a log. No process reads it, so no snapshot is there to be erased."""
+    at, wrote, is_killed = 1, 0, True
+    while is_killed:
+        id = uuid4()
+        with streamkit.connect(f"file://{tmp_path}") as client:
+            Repository(client.store(id), "people", Customer).execute("c", lambda one: one.rename("Annabella"))
+
+        def write(id: UUID = id) -> None:
+            with streamkit.connect(f"file://{tmp_path}") as client:
+                Repository(client.store(id), "people", Customer).snapshot("c")
+
+        is_killed = killed_at(at, write)
+        wrote += len(found_in(files_below(tmp_path), b"Annabella")) > 1
+        with streamkit.connect(f"file://{tmp_path}") as client:
+            assert client.store(id).erase("people", "c").unreached == ()
+            assert found_in(files_below(tmp_path), b"Annabella") == [], f"killed before call {at}"
+            client.delete_store(id)
+        at += 1
+    assert wrote > 1

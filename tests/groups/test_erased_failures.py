@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import time
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from msgspec.structs import replace
 
 import streamkit
 from harness.deep_search import files_below, found_in, rows_in_memory
+from harness.doomed import killed_at
 from streamkit import Client, Record, Store
-from streamkit.errors import CorruptData, StoreClosed
+from streamkit.errors import CorruptData, StoreClosed, Unavailable
 from streamkit.groups import Consumer, Delivery, Group, Settlement
+from streamkit.groups.core import Core
 from streamkit.log.keys import HEAD, partition_key
 from streamkit.names import internal_name
 from streamkit.routes.state import Register
@@ -293,6 +296,100 @@ def test_an_erasure_by_metadata_reaches_the_texts_of_entries_that_are_not_stored
         route.catch_up()
         assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
         assert "nobody" in str(route.status().error)
+
+
+@pytest.mark.parametrize("how", ["group", "route"])
+def test_a_process_that_was_killed_while_it_wrote_a_text_leaves_nothing_of_it_on_disk(tmp_path: Path, how: str) -> None:
+    """A half-written record is behind the end of a log. No process reads it, so no entry is there to be erased."""
+    at, wrote, is_killed = 1, 0, True
+    while is_killed:
+        id = uuid4()
+        with streamkit.connect(f"file://{tmp_path}") as client:
+            client.store(id).produce("jobs", "ann", [Record(SECRET)])
+
+        def fail(id: UUID = id) -> None:
+            with streamkit.connect(f"file://{tmp_path}") as client:
+                if how == "route":
+                    numbers = client.store(id).route("numbers", "jobs", "numbers", lambda entry: int(entry.payload) > 0)
+                    numbers.catch_up()
+                else:
+                    group = client.store(id).group("jobs", "some", retry_delay=3600.0)
+                    group.run(number, drain=True)
+
+        is_killed = killed_at(at, fail)
+        wrote += len(found_in(files_below(tmp_path), SECRET)) > 1
+        with streamkit.connect(f"file://{tmp_path}") as client:
+            assert client.store(id).erase("jobs", "ann").unreached == ()
+            assert found_in(files_below(tmp_path), SECRET) == [], f"killed before call {at} of the operating system"
+            client.delete_store(id)
+        at += 1
+    assert wrote > 1
+
+
+def test_a_route_that_was_made_again_for_another_source_keeps_no_text(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+) -> None:
+    url, stored = place
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        store.produce("more", "bob", [Record(b"3")])
+        store.produce("others", "bob", [Record(b"nobody's")])
+        for source in ("jobs", "more", "others"):
+            route = store.route("numbers", source, "numbers", lambda entry: int(entry.payload) > 0)
+            route.catch_up()
+            if source != "others":
+                route.delete()
+        assert len(found_in(stored(), SECRET)) > 1
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+        assert "nobody" in str(route.status().error)
+
+
+def test_a_snapshot_that_another_process_writes_during_an_erasure_keeps_no_text(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, stored = place
+    with streamkit.connect(url) as client, streamkit.connect(url) as second:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        store.group("jobs", "some", retry_delay=3600.0, lanes=1).run(number, drain=True)
+        theirs = second.store(store.id).group("jobs", "some").core.lane(0).chain
+        theirs.catch_up()
+        write = Core.write
+
+        def overtaken(core: Core, *rest: Any) -> Any:
+            monkeypatch.setattr(Core, "write", write)
+            theirs.shorten()
+            return write(core, *rest)
+
+        monkeypatch.setattr(Core, "write", overtaken)
+        assert store.erase("jobs", "ann").unreached == ()
+        assert Core.write is write
+        assert found_in(stored(), SECRET) == []
+
+
+def test_an_erasure_that_cannot_shorten_the_log_of_a_group_raises(
+    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, stored = place
+    produce = Store.produce
+
+    def refused(store: Store, space: str, segment: str, *rest: Any, **options: Any) -> Any:
+        if segment.endswith("/snapshots"):
+            raise Unavailable("no answer")
+        return produce(store, space, segment, *rest, **options)
+
+    with streamkit.connect(url) as client:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        store.group("jobs", "some", retry_delay=3600.0).run(number, drain=True)
+        monkeypatch.setattr(Store, "produce", refused)
+        with pytest.raises(Unavailable):
+            store.erase("jobs", "ann")
+        monkeypatch.setattr(Store, "produce", produce)
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
 
 
 def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
