@@ -41,20 +41,19 @@ class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> str:
         """The grant as text of letters, digits, `-` and `_`."""
-        import base64
+        from .base64url import encode_base64url
 
-        return base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=").decode()
+        return encode_base64url(msgspec.json.encode(self))
 
     @classmethod
     def decode(cls, text: str) -> LeaseGrant:
         """Decode a text of `encode`. ValueError for any other text."""
-        import base64
+        from .base64url import decode_base64url
 
         if not isinstance(text, str):
             raise TypeError(f"the text of a grant is str, not {type(text).__name__}")
         try:
-            data = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-            return check_grant(json_decoder(cls).decode(data))
+            return check_grant(json_decoder(cls).decode(decode_base64url(text)))
         except (ValueError, TypeError):
             raise ValueError("the text is no grant of a lease; pass the result of LeaseGrant.encode()") from None
 

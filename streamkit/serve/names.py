@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
-from .base64url import decode_base64url, encode_base64url
+from ..base64url import decode_base64url, encode_base64url
 from .problems import Problem
 
 __all__ = ["encode_name", "name_of", "raw_path"]

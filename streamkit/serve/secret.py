@@ -8,10 +8,10 @@ import secrets
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from ..base64url import encode_base64url
 from ..errors import SequenceMismatch
 from ..model import Record
 from ..names import internal_name
-from .base64url import encode_base64url
 
 if TYPE_CHECKING:
     from ..aio import AsyncStore

@@ -37,6 +37,7 @@ LAYERS = (
         "speed",
         "terminal",
         "arguments",
+        "base64url",
         "html",
         "url",
     },

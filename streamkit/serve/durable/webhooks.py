@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ...base64url import decode_base64url, encode_base64url
 from ...errors import MissingDependency
-from ..base64url import decode_base64url, encode_base64url
 from .state import Refused
 
 __all__ = ["Signer", "Target", "send"]

@@ -11,11 +11,11 @@ from uuid import UUID
 import msgspec
 
 from ...aio import AsyncStore
+from ...base64url import decode_base64url, encode_base64url
 from ...errors import StoreClosed, StreamkitError
 from ...model import Entry
 from ...warn import warn
 from .. import sse
-from ..base64url import decode_base64url, encode_base64url
 from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer

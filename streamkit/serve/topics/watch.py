@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...base64url import decode_base64url, encode_base64url
 from ...decoders import json_decoder
 from ...errors import SequenceMismatch
 from ...model import Record
 from ...names import internal_name
 from ...store import Store
 from .. import sse
-from ..base64url import decode_base64url, encode_base64url
 from ..problems import Problem
 from ..request import Request
 from .bodies import nodes_of

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from ...base64url import decode_base64url, encode_base64url
 from ...decoders import json_decoder
 from ...errors import InvalidOffset
 from ...lexkey import LexKey
 from ...log.offsets import Offset
 from ...names import check_name
-from ..base64url import decode_base64url, encode_base64url
 from ..problems import Problem
 from ..request import Request
 
