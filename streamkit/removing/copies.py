@@ -77,9 +77,7 @@ class Copies:
         """Erase the ranges from snapshots of aggregates, and the texts of failures that may quote them."""
         since = {segment: parts[0][0] for segment, parts in ranges.by_segment.items()}
         done = self.erase_snapshots(space, since)
-        return done.plus(
-            self.forget_failures(space, lambda failure: bool(ranges.reason(failure.segment, failure.sequence)))
-        )
+        return done.plus(self.forget_erased(space, ranges))
 
     def clean_deleted(self, space: str) -> Rewritten:
         """Erase the remains of a deleted space: published views, texts of failures, and values that no row has."""
@@ -94,6 +92,10 @@ class Copies:
     def clean_earlier(self, space: str) -> Rewritten:
         """Erase the remains of deleted spaces that had the name of this one: published views, and texts of failures."""
         return self._delete_published(space).plus(self.forget_removed(space))
+
+    def forget_erased(self, space: str, ranges: Ranges) -> Rewritten:
+        """Erase the texts of failures at entries of the ranges."""
+        return self.forget_failures(space, lambda failure: bool(ranges.reason(failure.segment, failure.sequence)))
 
     def forget_removed(self, space: str) -> Rewritten:
         """Erase the texts of failures at entries that readers cannot get."""

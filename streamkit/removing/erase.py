@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ..backend import Backend, KeepsCopies
 from ..clock import Clock
 from ..errors import LeaseNotAcquired, TransientError
-from ..index.head_change import scrub
 from ..index.thin import expire, expire_floor
 from ..index.upkeep import index_all, purge
 from ..log.batches import Batch, Bounds, RequiredText
@@ -30,7 +29,7 @@ from ..model import Entry
 from ..space import Space
 from .ranges import Ranges
 from .report import EraseReport, Rewritten
-from .rewrite import clean_partition, clear_leftovers
+from .rewrite import clean_partition, clear_leftovers, scrubbed
 from .stored import has_pairs, hidden_up_to, stored_with
 
 if TYPE_CHECKING:
@@ -308,8 +307,8 @@ def erase_matching(
         _commit(committer, ranges)
         done = done.plus(finish(partition, copies))
         # A killed process may have half written an entry: nobody can read it, and a local file has its bytes.
-        if not ranges and (left := scrub(partition)):
-            done = done.plus(Rewritten(unreached=(left,)))
+        if not ranges:
+            done = done.plus(scrubbed(partition))
     return done
 
 

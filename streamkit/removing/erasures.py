@@ -135,8 +135,7 @@ def forget_late_failures(store: Store, space: str) -> None:
 
     found, _ = inner(store).look_up(space)
     erased = Ranges([one for partition in (found.partitions if found else ()) for one in all_erasures(partition)])
-    done = Copies(store).forget_failures(space, lambda failure: bool(erased.reason(failure.segment, failure.sequence)))
-    for text in done.unreached:
+    for text in Copies(store).forget_erased(space, erased).unreached:
         warn("%s", text, store=store.id, space=space)
 
 

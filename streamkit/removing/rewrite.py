@@ -35,7 +35,7 @@ from .ranges import Ranges
 from .report import Rewritten
 from .stored import stored_in
 
-__all__ = ["CleanCopies", "clean_partition", "clear_leftovers"]
+__all__ = ["CleanCopies", "clean_partition", "clear_leftovers", "scrubbed"]
 
 _TOGETHER = 64
 """Records that are read at once."""
@@ -91,8 +91,13 @@ def clear_leftovers(partition: Partition) -> Rewritten:
             break
     else:
         raise Unavailable(f"space {partition.space!r}: other processes write the head all the time; erase again later")
+    return done.plus(scrubbed(partition))
+
+
+def scrubbed(partition: Partition) -> Rewritten:
+    """Remove the bytes of deleted rows, and name the place if some may be left."""
     unreached = scrub(partition)
-    return done.plus(Rewritten(unreached=(unreached,))) if unreached else done
+    return Rewritten(unreached=(unreached,) if unreached else ())
 
 
 def _drop_dead_parts(partition: Partition) -> Rewritten:
