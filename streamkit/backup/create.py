@@ -12,7 +12,7 @@ from os import PathLike
 
 from ..errors import UNREADABLE, StoreClosed, Unavailable
 from ..leases import Lease
-from ..log.keys import partition_key, transaction_prefix
+from ..log.keys import partition_key, transaction_key, transaction_prefix
 from ..log.moments import SKEW
 from ..store import Store, inner
 from ..warn import warn
@@ -59,13 +59,13 @@ def backup_store(
 
 
 def _is_elsewhere(store: Store, repository: Repository, points: Sequence[BackupPoint]) -> bool:
-    """True if a point has spaces, and none of its logs is in the store. Of a deleted log, the end is there."""
+    """True if a point has spaces, and the store has none of their logs. A deleted log leaves its end in the store."""
     backend = inner(store).backend
     latest = next((point for point in reversed(points) if point.spaces), None)
     for part in repository.parts(latest.number) if latest is not None else ():
         prefix = transaction_prefix(part.incarnation)
-        key = partition_key(part.space, part.partition)
-        if any(backend.scan(key, prefix, prefix + b"\xff" * 9, limit=1, values=False)):
+        start, end = transaction_key(prefix, 0), transaction_key(prefix, 1 << 64)
+        if any(backend.scan(partition_key(part.space, part.partition), start, end, limit=1, values=False)):
             return False
     return latest is not None
 

@@ -76,7 +76,7 @@ def earlier_ends(partition: Partition) -> set[bytes]:
 def has_earlier(partition: Partition) -> bool:
     """True if a space of the partition's name was deleted before this one was made: the end of its log is stored."""
     start, end = transaction_prefix(b""), partition.transaction_key(0)
-    return next(iter(partition.backend.scan(partition.key, start, end, limit=1, values=False)), None) is not None
+    return any(partition.backend.scan(partition.key, start, end, limit=1, values=False))
 
 
 def _first_unseen(partition: Partition) -> int:
