@@ -148,14 +148,7 @@ def delete_published(store: Store, name: str | None = None) -> int:
     """Remove the published databases of one view, or of all views of the store, and return their count."""
     from ..archive.location import path_name
 
-    try:
-        place = _place(*_directory(store, "_published", *([path_name(name)] if name is not None else [])))
-        with _reached():
-            return place.clear(_SUFFIX)
-    except AccessDenied:
-        raise
-    except PermanentError:  # there is nowhere that one could have published to
-        return 0
+    return _removed(store, lambda place: place.clear(_SUFFIX), *([path_name(name)] if name is not None else []))
 
 
 def delete_published_of(store: Store, space: str) -> int:
@@ -165,26 +158,26 @@ def delete_published_of(store: Store, space: str) -> int:
     """
     known = inner(store).look_up(space)[0]
     incarnation = b"" if known is None else known.settings.incarnation
-    try:
-        place = _place(*_directory(store, "_published"))
-        with _reached():
-            found = [(path, size) for path, size in place.paths() if path.endswith(_SUFFIX)]
-            gone = [path for path, size in found if _may_hold(place, path, size, space, incarnation)]
-            for path in gone:
-                place.delete(path)
-            return len(gone)
-    except AccessDenied:
-        raise
-    except PermanentError:
-        return 0
+
+    def remove(place: _Files | _Objects) -> int:
+        found = [(path, size) for path, size in place.paths() if path.endswith(_SUFFIX)]
+        gone = [path for path, size in found if _may_hold(place, path, size, space, incarnation)]
+        for path in gone:
+            place.delete(path)
+        return len(gone)
+
+    return _removed(store, remove)
 
 
-@contextmanager
-def _reached() -> Iterator[None]:
-    """Turn errors of files that this user may not list, read or remove into AccessDenied."""
+def _removed(store: Store, remove: Callable[[_Files | _Objects], int], *names: str) -> int:
+    """The count of `remove`. AccessDenied for a file that this user may not list, read or remove."""
     try:
         with writing("the published views"):
-            yield
+            return remove(_place(*_directory(store, "_published", *names)))
+    except AccessDenied:
+        raise
+    except PermanentError:  # there is nowhere that one could have published to
+        return 0
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
