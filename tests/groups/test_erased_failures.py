@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -21,16 +21,24 @@ from streamkit.groups import Consumer, Delivery, Group, Settlement
 from streamkit.groups.core import Core
 from streamkit.log.keys import HEAD, partition_key
 from streamkit.names import internal_name
+from streamkit.routes import Route
 from streamkit.routes.state import Register
 from streamkit.store import inner
 from streamkit.testing import Crash, Fault, FaultyDriver, ManualClock, Plan
 from streamkit_memory import MemoryDriver
 
 SECRET = b"secret-of-ann"
+Stored = Callable[[], Iterable[tuple[str, bytes]]]
+"""Returns all stored bytes: (where they are, the bytes)."""
 
 
 def number(delivery: Delivery) -> None:
     int(delivery.entry.payload)
+
+
+def numbers(store: Store) -> Route:
+    """A route that fails at an entry that is no number."""
+    return store.route("numbers", "jobs", "numbers", lambda entry: b"%d" % int(entry.payload))
 
 
 def quotes(store: Store) -> None:
@@ -55,37 +63,41 @@ def quotes(store: Store) -> None:
     with suppress(ValueError), together.consumer() as consumer:
         for delivery in consumer.receive():
             number(delivery)
-    route = store.route("numbers", source="jobs", target="numbers", transform=lambda entry: b"%d" % int(entry.payload))
+    route = numbers(store)
     route.catch_up()
     assert "secret" in str(route.status().error)
 
 
 @pytest.fixture(params=["memory", "remote", "file"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Callable[[], Iterable[tuple[str, bytes]]]]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Stored]:
     if request.param == "file":
         return f"file://{tmp_path}", lambda: files_below(tmp_path)
     url = f"memory://{uuid4().hex}{'?remote=1' if request.param == 'remote' else ''}"
     return url, lambda: rows_in_memory(url)
 
 
-def test_no_text_of_a_failure_quotes_an_erased_entry(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
-) -> None:
+@pytest.fixture
+def opened(place: tuple[str, Stored]) -> Iterator[tuple[Store, Stored]]:
+    """A store, and its stored bytes."""
     url, stored = place
     with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.produce("jobs", "ann", [Record(SECRET)])
-        store.produce("jobs", "bob", [Record(b"nobody's"), Record(b"3")])
-        quotes(store)
-        assert len(found_in(stored(), SECRET)) > 2
-        assert store.erase("jobs", "ann").unreached == ()
-        assert found_in(stored(), SECRET) == []
-        letters = store.group("jobs", "dead").dead_letters()
-        assert [(letter.entry.segment, "nobody's" in letter.reason) for letter in letters] == [("bob", True)]
-        assert store.group("jobs", "waits").status().delayed == 1
-        assert store.group("jobs", "together").status().delayed == 2
-        (route,) = store.get_routes()
-        assert route.error is None
+        yield client.store(uuid4()), stored
+
+
+def test_no_text_of_a_failure_quotes_an_erased_entry(opened: tuple[Store, Stored]) -> None:
+    store, stored = opened
+    store.produce("jobs", "ann", [Record(SECRET)])
+    store.produce("jobs", "bob", [Record(b"nobody's"), Record(b"3")])
+    quotes(store)
+    assert len(found_in(stored(), SECRET)) > 2
+    assert store.erase("jobs", "ann").unreached == ()
+    assert found_in(stored(), SECRET) == []
+    letters = store.group("jobs", "dead").dead_letters()
+    assert [(letter.entry.segment, "nobody's" in letter.reason) for letter in letters] == [("bob", True)]
+    assert store.group("jobs", "waits").status().delayed == 1
+    assert store.group("jobs", "together").status().delayed == 2
+    (route,) = store.get_routes()
+    assert route.error is None
 
 
 SETTLES: dict[str, Callable[[Group, Consumer, Delivery], object]] = {
@@ -98,39 +110,33 @@ SETTLES: dict[str, Callable[[Group, Consumer, Delivery], object]] = {
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "by an earlier release"])
-def test_a_deleted_route_keeps_no_text(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], earlier: bool
-) -> None:
+def test_a_deleted_route_keeps_no_text(opened: tuple[Store, Stored], earlier: bool) -> None:
     """Earlier releases left the text in the last record of a deleted route."""
-    url, stored = place
-    with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.produce("jobs", "ann", [Record(SECRET)])
-        route = store.route(
-            "numbers", source="jobs", target="numbers", transform=lambda entry: b"%d" % int(entry.payload)
-        )
-        route.catch_up()
-        if earlier:
-            register = Register(store, "numbers")
-            state = register.read()
-            assert state is not None
-            assert register.write(replace(state, deleted=True))
-        else:
-            route.delete()
-        assert store.get_routes() == []
-        assert found_in(stored(), SECRET)
-        assert store.erase("jobs", "ann").unreached == ()
-        assert found_in(stored(), SECRET) == []
-        assert store.get_routes() == []
-        store.produce("jobs", "bob", [Record(b"3")])
-        store.route("numbers", source="jobs", target="numbers").catch_up()
-        assert [entry.payload for entry in store.consume_space("numbers")] == [b"3"]
+    store, stored = opened
+    store.produce("jobs", "ann", [Record(SECRET)])
+    route = numbers(store)
+    route.catch_up()
+    if earlier:
+        register = Register(store, "numbers")
+        state = register.read()
+        assert state is not None
+        assert register.write(replace(state, deleted=True))
+    else:
+        route.delete()
+    assert store.get_routes() == []
+    assert found_in(stored(), SECRET)
+    assert store.erase("jobs", "ann").unreached == ()
+    assert found_in(stored(), SECRET) == []
+    assert store.get_routes() == []
+    store.produce("jobs", "bob", [Record(b"3")])
+    store.route("numbers", source="jobs", target="numbers").catch_up()
+    assert [entry.payload for entry in store.consume_space("numbers")] == [b"3"]
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 @pytest.mark.parametrize("how", [*SETTLES, "raise", "route"])
 def test_no_text_of_a_failure_quotes_an_entry_that_another_process_erased_while_it_was_handled(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+    place: tuple[str, Stored],
     how: str,
     killed: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,78 +230,72 @@ def test_upkeep_completes_a_deletion_that_was_stopped(again: bool) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
 def test_an_erasure_in_a_deleted_space_reaches_the_texts_of_its_groups(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], again: bool
+    opened: tuple[Store, Stored], again: bool
 ) -> None:
-    url, stored = place
-    with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.produce("jobs", "ann", [Record(SECRET)])
-        store.produce("other", "ann", [Record(b"nobody's")])
-        store.group("other", "dead", max_deliveries=1).run(number, drain=True)
-        quotes(store)
-        store.delete_space("jobs")
-        assert found_in(stored(), SECRET), "there is nothing to be erased"
-        if again:
-            store.produce("jobs", "ann", [Record(b"4")])
-            store.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
-        assert store.erase("jobs", "ann", dry_run=True).entries == again
-        assert store.erase("jobs", "ann").unreached == ()
-        assert found_in(stored(), SECRET) == []
-        assert [letter.reason for letter in store.group("other", "dead").dead_letters()] != []
-        store.maintain()
-        if again:
-            store.produce("jobs", "bob", [Record(b"5")])
-            group = store.group("jobs", "dead")
-            group.run(number, drain=True)
-            assert (group.status().lag, group.status().dead) == (0, 0)
+    store, stored = opened
+    store.produce("jobs", "ann", [Record(SECRET)])
+    store.produce("other", "ann", [Record(b"nobody's")])
+    store.group("other", "dead", max_deliveries=1).run(number, drain=True)
+    quotes(store)
+    store.delete_space("jobs")
+    assert found_in(stored(), SECRET), "there is nothing to be erased"
+    if again:
+        store.produce("jobs", "ann", [Record(b"4")])
+        store.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
+    assert store.erase("jobs", "ann", dry_run=True).entries == again
+    assert store.erase("jobs", "ann").unreached == ()
+    assert found_in(stored(), SECRET) == []
+    assert [letter.reason for letter in store.group("other", "dead").dead_letters()] != []
+    store.maintain()
+    if again:
+        store.produce("jobs", "bob", [Record(b"5")])
+        group = store.group("jobs", "dead")
+        group.run(number, drain=True)
+        assert (group.status().lag, group.status().dead) == (0, 0)
 
 
 def test_an_erasure_in_a_space_that_was_made_again_reaches_the_texts_of_the_deleted_one(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+    opened: tuple[Store, Stored],
 ) -> None:
     """The new space has no entry of the segment, so there is nothing to be erased in it."""
-    url, stored = place
-    with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.produce("jobs", "ann", [Record(SECRET)])
-        quotes(store)
-        store.delete_space("jobs")
-        store.produce("jobs", "bob", [Record(b"nobody's")])
-        store.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
-        assert store.erase("jobs", "ann", dry_run=True).entries == 0
-        assert found_in(stored(), SECRET), "there is nothing to be erased"
-        assert store.erase("jobs", "ann").unreached == ()
-        assert found_in(stored(), SECRET) == []
-        assert ["nobody" in letter.reason for letter in store.group("jobs", "dead").dead_letters()] == [True]
-        route = store.route("numbers", "jobs", "numbers", lambda entry: b"%d" % int(entry.payload))
-        route.catch_up()
-        assert store.erase("jobs", "ann").unreached == ()
-        assert "nobody" in str(route.status().error)
+    store, stored = opened
+    store.produce("jobs", "ann", [Record(SECRET)])
+    quotes(store)
+    store.delete_space("jobs")
+    store.produce("jobs", "bob", [Record(b"nobody's")])
+    store.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
+    assert store.erase("jobs", "ann", dry_run=True).entries == 0
+    assert found_in(stored(), SECRET), "there is nothing to be erased"
+    assert store.erase("jobs", "ann").unreached == ()
+    assert found_in(stored(), SECRET) == []
+    assert ["nobody" in letter.reason for letter in store.group("jobs", "dead").dead_letters()] == [True]
+    route = numbers(store)
+    route.catch_up()
+    assert store.erase("jobs", "ann").unreached == ()
+    assert "nobody" in str(route.status().error)
 
 
 def test_an_erasure_by_metadata_reaches_the_texts_of_entries_that_are_not_stored_any_more(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+    opened: tuple[Store, Stored],
 ) -> None:
-    """Nothing tells whose the entries were, so the texts of all removed entries go."""
-    url, stored = place
-    with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.create_space("jobs", archive_grace=0.01)
-        store.produce("jobs", "ann", [Record(SECRET, {"subject": "ann"})])
-        store.produce("jobs", "bob", [Record(b"nobody's"), Record(b"3")])
-        quotes(store)
-        store.trim("jobs", "ann", before=2)
-        for _ in range(3):
-            store.maintain()
-        assert found_in(stored(), SECRET), "there is nothing to be erased"
-        assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
-        assert found_in(stored(), SECRET) == []
-        letters = store.group("jobs", "dead").dead_letters()
-        assert [(letter.entry.segment, "nobody" in letter.reason) for letter in letters] == [("bob", True)]
-        route = store.route("numbers", "jobs", "numbers", lambda entry: b"%d" % int(entry.payload))
-        route.catch_up()
-        assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
-        assert "nobody" in str(route.status().error)
+    """The owner of a removed entry is unknown, so the texts of all removed entries go."""
+    store, stored = opened
+    store.create_space("jobs", archive_grace=0.01)
+    store.produce("jobs", "ann", [Record(SECRET, {"subject": "ann"})])
+    store.produce("jobs", "bob", [Record(b"nobody's"), Record(b"3")])
+    quotes(store)
+    store.trim("jobs", "ann", before=2)
+    for _ in range(3):
+        store.maintain()
+    assert found_in(stored(), SECRET), "there is nothing to be erased"
+    assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
+    assert found_in(stored(), SECRET) == []
+    letters = store.group("jobs", "dead").dead_letters()
+    assert [(letter.entry.segment, "nobody" in letter.reason) for letter in letters] == [("bob", True)]
+    route = numbers(store)
+    route.catch_up()
+    assert store.erase("jobs", metadata={"subject": "ann"}).unreached == ()
+    assert "nobody" in str(route.status().error)
 
 
 @pytest.mark.parametrize("how", ["group", "route"])
@@ -326,28 +326,24 @@ def test_a_process_that_was_killed_while_it_wrote_a_text_leaves_nothing_of_it_on
     assert wrote > 1
 
 
-def test_a_route_that_was_made_again_for_another_source_keeps_no_text(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
-) -> None:
-    url, stored = place
-    with streamkit.connect(url) as client:
-        store = client.store(uuid4())
-        store.produce("jobs", "ann", [Record(SECRET)])
-        store.produce("more", "bob", [Record(b"3")])
-        store.produce("others", "bob", [Record(b"nobody's")])
-        for source in ("jobs", "more", "others"):
-            route = store.route("numbers", source, "numbers", lambda entry: int(entry.payload) > 0)
-            route.catch_up()
-            if source != "others":
-                route.delete()
-        assert len(found_in(stored(), SECRET)) > 1
-        assert store.erase("jobs", "ann").unreached == ()
-        assert found_in(stored(), SECRET) == []
-        assert "nobody" in str(route.status().error)
+def test_a_route_that_was_made_again_for_another_source_keeps_no_text(opened: tuple[Store, Stored]) -> None:
+    store, stored = opened
+    store.produce("jobs", "ann", [Record(SECRET)])
+    store.produce("more", "bob", [Record(b"3")])
+    store.produce("others", "bob", [Record(b"nobody's")])
+    for source in ("jobs", "more", "others"):
+        route = store.route("numbers", source, "numbers", lambda entry: int(entry.payload) > 0)
+        route.catch_up()
+        if source != "others":
+            route.delete()
+    assert len(found_in(stored(), SECRET)) > 1
+    assert store.erase("jobs", "ann").unreached == ()
+    assert found_in(stored(), SECRET) == []
+    assert "nobody" in str(route.status().error)
 
 
 def test_a_snapshot_that_another_process_writes_during_an_erasure_keeps_no_text(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], monkeypatch: pytest.MonkeyPatch
+    place: tuple[str, Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, stored = place
     with streamkit.connect(url) as client, streamkit.connect(url) as second:
@@ -370,7 +366,7 @@ def test_a_snapshot_that_another_process_writes_during_an_erasure_keeps_no_text(
 
 
 def test_an_erasure_that_cannot_shorten_the_log_of_a_group_raises(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]], monkeypatch: pytest.MonkeyPatch
+    place: tuple[str, Stored], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, stored = place
     produce = Store.produce
@@ -393,7 +389,7 @@ def test_an_erasure_that_cannot_shorten_the_log_of_a_group_raises(
 
 
 def test_upkeep_leaves_a_group_alone_that_was_made_after_its_space_was_deleted(
-    place: tuple[str, Callable[[], Iterable[tuple[str, bytes]]]],
+    place: tuple[str, Stored],
 ) -> None:
     """Also upkeep of a process that still has the deleted space open."""
     with streamkit.connect(place[0]) as client, streamkit.connect(place[0]) as late:
