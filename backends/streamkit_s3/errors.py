@@ -182,7 +182,7 @@ def refused(
     if status == 412 or code == "PreconditionFailed":
         return Conflict(request.key)
     if status == 409 and request.conditional:
-        # What it conflicts with is under way, and may be another copy of this very request.
+        # The other request is under way, and may be another copy of this one.
         return lost(request, target, said)
     if status == 409:
         return Unavailable(f"{what}: another operation on it is under way ({said}); try again")

@@ -587,8 +587,8 @@ class Committer:
             again = inbox is not None
 
     def _read_winners(self, flight: Flight, requests: Sequence[Request], lost: int) -> None:
-        """Read the transactions of other processes, one of which has the number of `flight`. `lost`: the commits in a
-        row that met them."""
+        """Read the transactions of the processes that were faster than `flight`. `lost`: the number of commits in a row
+        that lost."""
         partition = self.partition
         partition.counters["conflicts"] += 1
         if lost > _LOSSES:

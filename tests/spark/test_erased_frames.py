@@ -90,7 +90,7 @@ def test_the_source_tells_that_a_file_was_replaced_while_it_was_read(
     opened = Table.open
 
     class Slow:
-        """A file of which Arrow asks for one row group after the other."""
+        """A file without read-ahead: Arrow asks for its row groups one after the other."""
 
         def __init__(self, source: Any) -> None:
             self.source, self.metadata = source, source.metadata
