@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::bytes::{Writer, crc32, some, u32_at, with_bytes};
+use crate::bytes::{View, Writer, crc32, some, u32_at};
 
 const WIDE: u8 = 2;
 /// Bytes of a block before its body.
@@ -173,21 +173,40 @@ fn body_of(keys: &[&[u8]], values: &[&[u8]], size: usize) -> Option<(Vec<u8>, u8
 
 /// The words of a filter of subjects with these hashes, which are integers of 32 bits. `once`: each is counted once.
 #[pyfunction]
-pub fn filter_words<'py>(py: Python<'py>, hashes: &Bound<'py, PyAny>, once: bool) -> Option<Bound<'py, PyBytes>> {
-    with_bytes(hashes, |data| {
-        let mut hashes: Vec<u32> =
-            data.chunks_exact(4).filter_map(|part| part.try_into().ok()).map(u32::from_ne_bytes).collect();
-        if once {
-            hashes.sort_unstable();
-            hashes.dedup();
-        }
-        let size = hashes.len() * BITS / 64 + 1;
-        let mut words = vec![0u64; size];
+pub fn filter_words<'py>(
+    py: Python<'py>,
+    hashes: &Bound<'py, PyAny>,
+    once: bool,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let Some(view) = View::any(hashes) else {
+        return Ok(None);
+    };
+    // The hashes of a large section take megabytes: they are only copied to be sorted.
+    let hashes = view.bytes().chunks_exact(4).filter_map(|part| part.try_into().ok()).map(u32::from_ne_bytes);
+    if once {
+        let mut sorted: Vec<u32> = hashes.collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        return words_of(py, sorted.len(), sorted.into_iter()).map(Some);
+    }
+    words_of(py, view.bytes().len() / 4, hashes).map(Some)
+}
+
+/// The words of a filter of `count` hashes.
+fn words_of<'py>(
+    py: Python<'py>,
+    count: usize,
+    hashes: impl Iterator<Item = u32>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let size = count * BITS / 64 + 1;
+    PyBytes::new_with(py, 8 * size, |data| {
         for hash in hashes {
-            words[hash as usize % size] |= mask_of(hash);
+            let word = &mut data[hash as usize % size * 8..][..8];
+            for (byte, more) in word.iter_mut().zip(mask_of(hash).to_le_bytes()) {
+                *byte |= more;
+            }
         }
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Some(PyBytes::new(py, &bytes))
+        Ok(())
     })
 }
 
@@ -199,7 +218,7 @@ pub fn passing<'py>(
     words: &Bound<'py, PyAny>,
     prefixes: Prefixes<'py>,
 ) -> PyResult<Option<Bound<'py, PyList>>> {
-    let Some(view) = crate::bytes::View::any(words) else {
+    let Some(view) = View::any(words) else {
         return Ok(None);
     };
     let words = view.bytes();

@@ -104,7 +104,7 @@ def mask_of(hash: int) -> int:
 def filter_of(hashes: array[int], *, once: bool) -> bytes:
     """The words of a filter. `once`: a hash that comes again is not counted again."""
     if _twin is not None:
-        words: bytes | None = _twin.filter_words(hashes.tobytes(), once)
+        words: bytes | None = _twin.filter_words(hashes, once)
         if words is not None:
             return words
     return build_filter(set(hashes) if once else hashes)
