@@ -62,6 +62,7 @@ __all__ = [
     "ServiceTime",
     "ShowsLeases",
     "TellsChanges",
+    "TellsSize",
     "Value",
     "first_token",
     "owner_of",
@@ -445,6 +446,16 @@ class TellsChanges(Protocol):
 
         None if it is not known. Sees every write that was acknowledged before the call. StoreClosed as `get`.
         """
+        ...
+
+
+@runtime_checkable
+class TellsSize(Protocol):
+    """A backend that knows how much its storage holds of a partition. For others, the engine adds up what it has noted,
+    which lacks large transactions that are still rows of their own."""
+
+    def stored_bytes(self, partition: bytes) -> int:
+        """Return the bytes of a partition's rows, and of replaced and deleted rows that the storage still has."""
         ...
 
 

@@ -552,7 +552,8 @@ class Store:
         """Measure one space or all: entries, segments, bytes of payload, and stored bytes by tier.
 
         It looks at statuses of segments, at heads and at the archive's table, and reads no entry. Erased entries count
-        until they are trimmed. Transactions that the log holds twice, because they were just packed, count once.
+        until they are trimmed. Transactions that the log holds twice, because they were just packed, count once. On a
+        local disk the log counts what its files hold, until maintenance removes it.
         Internal spaces hold the state of groups, queues, views and routes. Only their stored bytes count, in a tier of
         their own. `StoreSize.damaged` names the spaces of a store that cannot be read: they do not count. CorruptData
         if `space` itself cannot be read.

@@ -207,6 +207,11 @@ class LocalBackend:
         log = None if store is None else store.logs.get(partition)
         return None if log is None else log.words[END]
 
+    def stored_bytes(self, partition: bytes) -> int:
+        """See `TellsSize`."""
+        log = self._log(partition)
+        return 0 if log is None else log.state.stored_bytes()
+
     def open_row(self, partition: bytes, key: bytes) -> OpenRow | None:
         """See `OpensRows`."""
         log = self._log(partition)

@@ -253,6 +253,10 @@ class State:
             self._sorted = changes, found
         return found
 
+    def stored_bytes(self) -> int:
+        """The bytes of the log's records, and of the rows that have files of their own."""
+        return self.end - self.files[0].base + sum(row.size for row in list(self.rows.values()) if row.file)
+
     def ends_before(self, start: bytes, end: bytes) -> bool:
         """True if no row has a key from `start` to `end`, as far as is known without reading files."""
         if self.last is not None and start <= self.last:

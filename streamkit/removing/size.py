@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..backend import TellsSize
 from ..log.index_rows import decode_index_row
 from ..log.keys import SEGMENTS, segment_name
 from ..log.partition import Partition
@@ -23,8 +24,12 @@ def size_of(partitions: Iterable[Partition], archived_bytes: int) -> StoreSize:
         counts = partition.ask(_counted)
         entries, segments, size = entries + counts[0], segments + counts[1], size + counts[2]
         head = partition.head
-        log += sum(pack.length for pack in head.packs) + len(head.pack) + partition.tail.bytes
-        index += sum(file.length for file in head.manifest.files()) + len(head.manifest.inline)
+        indexed = sum(file.length for file in head.manifest.files()) + len(head.manifest.inline)
+        index += indexed
+        if isinstance(backend := partition.backend, TellsSize):
+            log += max(0, backend.stored_bytes(partition.key) - indexed)
+        else:
+            log += sum(pack.length for pack in head.packs) + len(head.pack) + partition.tail.bytes
     tiers = (Tier("log", log), Tier("index", index), Tier("archive", archived_bytes))
     return StoreSize(entries, segments, size, tiers)
 

@@ -100,7 +100,10 @@ def test_a_place_for_the_archive_is_asked_for_before_anything_is_written(tmp_pat
         assert list(client.stores()) == []
     with streamkit.connect(f"memory://{uuid4().hex}", archive=f"file://{tmp_path}/archive") as client:
         client.store(id).restore_backup(tmp_path / "backups")
-        assert client.store(id).size() == size
+        restored = client.store(id).size()
+        # In memory the log takes fewer bytes than in files.
+        wanted = size.entries, size.segments, size.payload_bytes, size.tiers[2]
+        assert (restored.entries, restored.segments, restored.payload_bytes, restored.tiers[2]) == wanted
         with pytest.raises(PermanentError, match="is not empty"):
             client.store(id).restore_backup(tmp_path / "backups")
     with (
