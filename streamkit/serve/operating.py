@@ -14,6 +14,9 @@ from .routing import Router
 __all__ = ["register"]
 
 
+_TICKETS = "/v1/tickets"
+
+
 class Health(msgspec.Struct):
     """The state of the process: "ok" or "draining"."""
 
@@ -61,6 +64,8 @@ async def ticket(request: Request) -> Answer:
     path = (await body_of(request, TicketIn)).path
     if not path.startswith("/") or "?" in path or not path.isascii():
         raise Problem("invalid-argument", "path is the path of a resource as it is in its URL, without a query")
+    if path == _TICKETS:
+        raise Problem("invalid-argument", "no ticket makes other tickets; name the path that the ticket is to open")
     keys = request.service.keys
     made = None if keys is None else keys.ticket(request.access.id, path.encode())
     if made is None:
@@ -73,4 +78,4 @@ def register(router: Router) -> None:
     router.add("GET HEAD", "/healthz", health, "")
     router.add("GET HEAD", "/readyz", ready, "")
     router.add("GET", "/metrics", metrics, "admin")
-    router.add("POST", "/v1/tickets", ticket, "read", Operation(body={JSON: TicketIn}, answers={201: Ticket}))
+    router.add("POST", _TICKETS, ticket, "read", Operation(body={JSON: TicketIn}, answers={201: Ticket}))

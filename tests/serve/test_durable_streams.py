@@ -476,6 +476,22 @@ def test_a_worker_acknowledges_with_the_token_of_its_wake(
     assert served.ask("POST", f"{subscription}/ack", body, mine).status == 200
 
 
+@pytest.mark.parametrize("authorization", [None, "Bearer no.token", "Basic x"])
+def test_a_caller_without_a_token_does_not_learn_which_subscriptions_there_are(
+    guarded: tuple[Served, Callable[..., dict[str, str]]], authorization: str | None
+) -> None:
+    served, key = guarded
+    config = json.dumps({"type": "pull-wake", "streams": ["a"], "wake_stream": "wake"}).encode()
+    served.ask("PUT", "/v1/stream/__ds/subscriptions/known", config, {**JSON, **key("admin")})
+    headers = JSON if authorization is None else {**JSON, "Authorization": authorization}
+    body = b'{"wake_id": "w", "generation": 1}'
+    for what in ("ack", "callback", "release"):
+        known, other = [
+            served.ask("POST", f"/v1/stream/__ds/subscriptions/{id}/{what}", body, headers) for id in ("known", "other")
+        ]
+        assert (known.status, known.body) == (other.status, other.body) == (401, other.body)
+
+
 def test_a_server_with_keys_sends_no_webhook_to_its_own_machine(
     guarded: tuple[Served, Callable[..., dict[str, str]]], hook: Hook
 ) -> None:

@@ -382,6 +382,33 @@ def test_a_router_needs_a_key_for_its_topics_too(guarded: Guarded) -> None:
     assert guarded.ask(guarded.admin, "DELETE", "routers/tsecret").json["deleted"] is True
 
 
+def test_a_write_that_makes_a_queue_needs_a_key_for_its_dead_letters(guarded: Guarded) -> None:
+    key = guarded.fresh("write", segments=["t"])
+    body = {"records": [{"data": 1}], "create": True, "config": {"type": "queue", "dead_letter": "other"}}
+    assert guarded.ask(key, "POST", "topics/tdead", body).status == 403
+    assert guarded.ask(guarded.admin, "GET", "topics/tdead").status == 404
+    body["config"] = {"type": "queue", "dead_letter": "td"}
+    assert guarded.ask(key, "POST", "topics/tdead", body).status == 201
+
+
+def test_routers_of_other_topics_are_not_named_and_not_counted(guarded: Guarded) -> None:
+    for name, source, target in (("r1", "hidden", "u1"), ("u2", "u1", "hidden2"), ("u3", "hidden2", "u4")):
+        guarded.ask(guarded.admin, "PUT", f"topics/{source}", {})
+        assert guarded.ask(guarded.admin, "PUT", f"routers/{name}", {"source": source, "dest": target}).status == 201
+    guarded.ask(guarded.admin, "PUT", "topics/u0", {})
+    key = guarded.fresh("admin", segments=["u"])
+    fan_in = guarded.ask(key, "PUT", "routers/u", {"source": "u0", "dest": "u1"})
+    assert (fan_in.status, fan_in.json["error"]["detail"]) == (409, {"reason": "router_dest_fan_in"})
+    guarded.ask(guarded.admin, "DELETE", "routers/r1")
+    cycle = guarded.ask(key, "PUT", "routers/u", {"source": "u4", "dest": "u1"})
+    assert cycle.json["error"]["detail"] == {"cycle": ["u4", "u1", "…", "u4"]}
+    assert b"topics_routers 0" in guarded.ask(key, "GET", "metrics").body
+    removed = guarded.ask(key, "DELETE", "topics/u1")
+    assert (removed.json["deleted"], removed.json["routers_removed"]) == (True, [])
+    assert all(b"hidden" not in answer.body for answer in (fan_in, cycle, removed))
+    assert guarded.ask(guarded.admin, "GET", "routers/u2").status == 404, "it was removed all the same"
+
+
 def test_a_watch_ends_that_nobody_follows(two: tuple[Served, Served], monkeypatch: pytest.MonkeyPatch) -> None:
     served, _ = two
     add(served, "a", 1)

@@ -247,11 +247,15 @@ class Control:
         await self.registry.change(id, change)
 
     async def _token(self, id: str, request: Request) -> tuple[int, str]:
-        await self._find(id)
         kind, _, token = (request.text_header(b"authorization") or "").partition(" ")
         if kind.lower() != "bearer" or not token:
             raise Refused(401, "the bearer token of the wake is missing", code="TOKEN_INVALID")
-        return (await self.registry.signer()).check(token.strip(), id)
+        if not (await self.registry.load(id)).sequence:
+            # Only a caller with a token learns which subscriptions there are. One that never existed made no token.
+            raise Refused(401, "the token is not valid", code="TOKEN_INVALID")
+        found = (await self.registry.signer()).check(token.strip(), id)
+        await self._find(id)
+        return found
 
 
 def _fence(now: Subscription, report: _Report, generation: int, wake: str, at: int) -> None:

@@ -72,6 +72,10 @@ class Router(NamedTuple):
         """The segment of its cursor. No name of a topic has a "/"."""
         return f"{self.name}/router-{self.stored.made}"
 
+    def is_for(self, prefixes: tuple[str, ...]) -> bool:
+        """True if a key for names with these prefixes may see the router."""
+        return all(one.startswith(prefixes) for one in (self.name, self.config.source, self.config.dest))
+
 
 _stored = json_decoder(_Stored)
 _cursor = json_decoder(_Cursor)
@@ -109,8 +113,9 @@ class Routers:
             raise Refused("router_not_found", f"router {name!r} does not exist", router=name)
         return found
 
-    def put(self, name: str, given: dict[str, Any]) -> tuple[Router, bool]:
-        """Make a router, or replace its configuration; whether it is new."""
+    def put(self, name: str, given: dict[str, Any], prefixes: tuple[str, ...]) -> tuple[Router, bool]:
+        """Make a router, or replace its configuration; whether it is new. A refusal names only topics with one of the
+        prefixes."""
         check_router_name(name)
         given = dict(given)
         create = given.pop("create_dest", True)
@@ -128,7 +133,7 @@ class Routers:
         if config.source == config.dest:
             raise Refused("invalid_request", "source and dest are two topics")
         source = self._topics.get(config.source)
-        self._check_graph(name, config)
+        self._check_graph(name, config, prefixes)
         if self._topics.find(config.dest) is None:
             if not create:
                 self._topics.get(config.dest)
@@ -160,17 +165,18 @@ class Routers:
         except SequenceMismatch:
             return  # another request creates the same router at this moment
 
-    def _check_graph(self, name: str, config: RouterConfig) -> None:
+    def _check_graph(self, name: str, config: RouterConfig, prefixes: tuple[str, ...]) -> None:
         others = [router.config for router in self.all() if router.name != name]
         for other in others:
             if other.dest == config.dest and other.source != config.source:
+                source = repr(other.source) if other.source.startswith(prefixes) else "a topic that the key is not for"
                 raise Refused(
                     "topic_exists_incompatible",
-                    f"topic {config.dest!r} already gets the records of {other.source!r}: a topic has one source",
+                    f"topic {config.dest!r} already gets the records of {source}: a topic has one source",
                     reason="router_dest_fan_in",
                 )
         if not config.allow_cycle and (way := _way(others, config.dest, config.source)):
-            cycle = [config.source, *way]
+            cycle = [topic if topic.startswith(prefixes) else "…" for topic in (config.source, *way)]
             raise Refused("router_cycle", f"the router would make a cycle: {' -> '.join(cycle)}", cycle=cycle)
 
     def delete(self, name: str) -> bool:
@@ -190,10 +196,10 @@ class Routers:
             return True
         return False
 
-    def delete_of(self, topic: str) -> list[str]:
-        """Remove the routers from and to a topic; their names."""
-        names = [router.name for router in self.all() if topic in (router.config.source, router.config.dest)]
-        return [name for name in names if self.delete(name)]
+    def delete_of(self, topic: str) -> list[Router]:
+        """Remove the routers from and to a topic, and return them."""
+        found = [router for router in self.all() if topic in (router.config.source, router.config.dest)]
+        return [router for router in found if self.delete(router.name)]
 
     def forwarded(self, router: Router) -> int:
         """The number of records that it has copied."""

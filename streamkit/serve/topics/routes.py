@@ -136,6 +136,12 @@ class TopicRoutes:
         request.access.check_segment(name)
         return name
 
+    @staticmethod
+    def _check_dead_letter(request: Request, config: TopicConfig) -> None:
+        """Raise a Problem unless the key is for the topic of dead letters: settings write to it."""
+        if config.dead_letter is not None:
+            request.access.check_segment(config.dead_letter)
+
     def _read(self, topics: Topics, name: str) -> None:
         topics.read_at[name] = int(time.time() * 1000)
 
@@ -145,8 +151,7 @@ class TopicRoutes:
         """Make a topic, or replace its configuration."""
         name, given = self._topic(request), await object_of(request)
         config = config_of(name, given)
-        if config.dead_letter is not None:
-            request.access.check_segment(config.dead_letter)
+        self._check_dead_letter(request, config)
         topic, is_new = await self._do(request, lambda topics, _: topics.put(name, config))
         return {"topic": name, "created": is_new, "config": topic.config}, 201 if is_new else 200
 
@@ -215,10 +220,12 @@ class TopicRoutes:
         """Remove a topic, its records and its routers."""
         name = self._topic(request)
         if_empty = _flag(request.query(("if_empty",)), "if_empty", False)
+        prefixes = request.access.segments or ("",)
 
         def work(topics: Topics, routers: Routers) -> dict[str, Any]:
             deleted = topics.delete(name, if_empty)
-            return {"topic": name, "deleted": deleted, "routers_removed": routers.delete_of(name) if deleted else []}
+            removed = [one.name for one in routers.delete_of(name) if one.is_for(prefixes)] if deleted else []
+            return {"topic": name, "deleted": deleted, "routers_removed": removed}
 
         return await self._do(request, work)
 
@@ -234,6 +241,7 @@ class TopicRoutes:
             raise Refused("invalid_request", "idempotency_key is 1 to 256 characters")
         records = records_of(given, request.service.limits.records)
         config = config_of(name, given.config or {})
+        self._check_dead_letter(request, config)
 
         def work(topics: Topics, _: Routers) -> tuple[dict[str, Any], bool]:
             topic, is_new = topics.find(name), False
@@ -458,7 +466,7 @@ class TopicRoutes:
 
         def work(_: Topics, routers: Routers) -> tuple[Router, bool]:
             self._check_router(request, routers.find(check_router_name(name)))
-            return routers.put(name, given)
+            return routers.put(name, given, request.access.segments or ("",))
 
         router, is_new = await self._do(request, work)
         return {"router": name, "created": is_new, **msgspec.structs.asdict(router.config)}, 201 if is_new else 200
@@ -489,7 +497,7 @@ class TopicRoutes:
                 and (after is None or router.name > after)
                 and query.get("source", config.source) == config.source
                 and query.get("dest", config.dest) == config.dest
-                and all(one.startswith(prefixes) for one in (router.name, config.source, config.dest))
+                and router.is_for(prefixes)
             )
 
         def work(_: Topics, routers: Routers) -> list[dict[str, Any]]:
@@ -562,12 +570,13 @@ class TopicRoutes:
 
     async def metrics(self, request: Request) -> Any:
         """Counts, as Prometheus reads them, or as JSON."""
-        prefixes = request.access.segments
+        prefixes = request.access.segments or ("",)
 
         def work(topics: Topics, routers: Routers) -> tuple[list[dict[str, Any]], int]:
-            names = [name for name in topics.names("", None) if not prefixes or name.startswith(prefixes)]
+            names = [name for name in topics.names("", None) if name.startswith(prefixes)]
             found = [topics.find(name) for name in names[:1_000]]
-            return [self._state(topics, topic) for topic in found if topic is not None], len(routers.all())
+            states = [self._state(topics, topic) for topic in found if topic is not None]
+            return states, sum(router.is_for(prefixes) for router in routers.all())
 
         states, routers = await self._do(request, work)
         total = {"topics_topics": len(states), "topics_routers": routers, "topics_ready": 1}
