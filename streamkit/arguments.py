@@ -265,7 +265,7 @@ def check_erasure(segment: Any, first: Any, last: Any, metadata: Any, sequences:
     if metadata is not None:
         check_type(metadata, Mapping, "metadata is a mapping of text to text")
         if not metadata:
-            raise ValueError("metadata names no pair: every entry has all of none")
+            raise ValueError("metadata is empty, and every entry would match: name a pair")
         for name, value in metadata.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError("metadata is a mapping of text to text")

@@ -67,7 +67,7 @@ def check_grant(grant: Any) -> LeaseGrant:
         raise TypeError(f"a grant is a LeaseGrant of `store.acquire_lease(…)`, not {type(grant).__name__}")
     check_name(grant.key, "lease")
     if not (0 < grant.token < 1 << 63 and 1 <= grant.ttl <= 3600):
-        raise ValueError(f"{grant!r} is no grant that `store.acquire_lease(…)` gave")
+        raise ValueError(f"{grant!r} is not a grant of a lease: pass the one that `store.acquire_lease(…)` returned")
     return grant
 
 
@@ -117,7 +117,7 @@ def is_held(backend: Backend, key: str) -> bool:
 
 def _lost_answer(key: str, ttl: float) -> Unavailable:
     return Unavailable(
-        f"the answer to the request for the lease {key!r} was lost; if it was granted, it is taken for {ttl:g} seconds"
+        f"the answer to the request for the lease {key!r} was lost: try again, in {ttl:g} seconds if it was granted"
     )
 
 

@@ -231,7 +231,7 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
     if etag is None:
         value = catalog_row(backend, space)
         if value is None:
-            raise Unavailable(f"space {space!r} is being created by someone else, try again")
+            raise Unavailable(f"space {space!r} is being created by another process: try again")
         found = decode_row(Settings, key, value.data)
         settings = msgspec.structs.replace(settings, incarnation=found.incarnation)
         if not exact:
@@ -266,7 +266,7 @@ def create_space(backend: Backend, clock: Clock, space: str, settings: Settings,
         if listed is None or listed.data != encode_row(key, settings):
             # The space was deleted since its row was read.
             delete_row(backend, first, bytes(HEAD), made)
-            raise Unavailable(f"space {space!r} was deleted while it was created, try again")
+            raise Unavailable(f"space {space!r} was deleted while it was created: try again")
 
 
 def _had_head(backend: Backend, partition: bytes, settings: Settings) -> bool:

@@ -133,7 +133,7 @@ def _azure(url: str, name: str, environ: Mapping[str, str]) -> Account:
         )
     suffix = url_options(url, ("endpoint_suffix",)).get("endpoint_suffix", _SUFFIX)
     if not _HOST.fullmatch(suffix):
-        raise ValueError(f"the option 'endpoint_suffix' is a domain such as {_SUFFIX}; it is another text")
+        raise ValueError(f"the option 'endpoint_suffix' is a domain such as {_SUFFIX}: correct it")
     if text := environ.get("AZURE_STORAGE_CONNECTION_STRING"):
         account = _connection("AZURE_STORAGE_CONNECTION_STRING", text, name, suffix)
         if account.name != name:
@@ -157,11 +157,11 @@ def _azurite(url: str, netloc: str, environ: Mapping[str, str]) -> Account:
         return _connection("AZURITE_CONNECTION_STRING", text, _EMULATOR, _SUFFIX)
     host = options.get("host", "127.0.0.1")
     if not _HOST.fullmatch(host):
-        raise ValueError("the option 'host' is a host name or an address; it is another text")
+        raise ValueError("the option 'host' is a host name or an address: correct it")
     ports = {"blob_port": options.get("blob_port", "10000"), "table_port": options.get("table_port", "10002")}
     for option, port in ports.items():
         if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise ValueError(f"the option {option!r} is a port from 1 to 65535; it is another text")
+            raise ValueError(f"the option {option!r} is a port from 1 to 65535: correct it")
     tables, blobs = (f"http://{host}:{ports[port]}/{_EMULATOR}" for port in ("table_port", "blob_port"))
     return Account(_EMULATOR, "", tables, blobs, key=_EMULATOR_KEY)
 

@@ -63,7 +63,8 @@ class Blobs:
                     if code_of(error) != "ContainerNotFound":
                         raise
             make_container(clients, self._where)
-        raise Unavailable(f"the container {clients.container.container_name!r} was removed while it was written to")
+        name = clients.container.container_name
+        raise Unavailable(f"the container {name!r} was removed while it was written to; try again")
 
     def get(self, blob: Blob, start: int, length: int) -> bytes | None:
         """`length` bytes from `start`, cut at the end; None if the blob is not there."""

@@ -86,7 +86,7 @@ def mapped(error: Exception, where: str, handled: BaseException | None = None, *
         return Unavailable(f"no connection to {where}: check the endpoint, the network and the account's firewall")
     if isinstance(error, AzureError | HTTPError | OSError):
         return _lost(f"the connection to {where} broke ({type(error).__name__})", writing)
-    return _lost(f"what {where} answered is no answer of Azure Storage ({type(error).__name__})", writing)
+    return _lost(f"the answer of {where} is not one of Azure Storage ({type(error).__name__})", writing)
 
 
 def _lost(what: str, writing: bool) -> StreamkitError:
@@ -101,9 +101,11 @@ def _refused(error: HttpResponseError, where: str, status: int, writing: bool) -
         return AccessDenied(f"{answer}: {hint}{_skew(error)}")
     # A write that timed out there may have been applied.
     if status == 429 or (status == 503 and (code == "ServerBusy" or (code == "OperationTimedOut" and not writing))):
-        return Throttled(f"{answer}: over the limits of the account or the partition")
+        return Throttled(f"{answer}: over the limits of the account or the partition; send fewer requests")
     if isinstance(error, RequestTooLargeError):
-        return PermanentError(f"{where} found a batch too large that is within its limits")
+        return PermanentError(
+            f"{where} refused a batch as too large that is within Azure's limits: is it Azure Storage?"
+        )
     if status >= 500 or status == 408 or 200 <= status < 300:  # 2xx: an answer that could not be read to its end
         return _lost(answer, writing)
     if code.endswith("BeingDeleted"):

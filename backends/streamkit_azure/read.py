@@ -143,7 +143,7 @@ class Reader:
                         raise
                     if not started:
                         return
-                    raise PermanentError("the store was deleted while it was read") from None
+                    raise PermanentError("the store was deleted while it was read; open it again") from None
             started = True
             yield page
 

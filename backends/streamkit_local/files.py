@@ -172,7 +172,7 @@ def lock_file(fd: int, timeout: float, path: str) -> None:
             pause = min(pause * 1.3, 5e-4)
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"another process holds the lock of {path} for more than {timeout:g} s: is it stopped?"
+                    f"another process has held the lock of {path} for more than {timeout:g} s: let it go on, or end it"
                 ) from None
 
 

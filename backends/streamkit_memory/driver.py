@@ -134,7 +134,7 @@ def _number(text: str, option: str, least: float) -> float:
     except ValueError:
         number = -1.0
     if not least <= number < 1e9:
-        raise ValueError(f"the option {option!r} of a memory:// URL is a number >= {least:g}; it is another text")
+        raise ValueError(f"the option {option!r} of a memory:// URL is a number >= {least:g}: correct it")
     return number
 
 
@@ -146,7 +146,7 @@ def connect(url: str, *, timeout: float) -> MemoryDriver:
     options = url_options(url, ("remote", "latency", "page"))
     remote = options.get("remote", "0")
     if remote not in ("0", "1"):
-        raise ValueError("the option 'remote' of a memory:// URL is 0 or 1; it is another text")
+        raise ValueError("the option 'remote' of a memory:// URL is 0 or 1: correct it")
     return MemoryDriver(
         unescape(parts.netloc + parts.path.rstrip("/")),
         remote=remote == "1",

@@ -126,7 +126,7 @@ class Marker:
         except Conflict:
             self._look()
             if not self._known.there:
-                raise Unavailable("the store is being deleted by someone else; try again") from None
+                raise Unavailable("the store is being deleted by another process; try again") from None
         self._known.there = True
 
     def _probe(self) -> None:

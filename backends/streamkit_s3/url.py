@@ -36,7 +36,7 @@ def target_of(url: str) -> tuple[Target, str]:
     options = url_options(url, ("endpoint_url", "region"))
     region = options.get("region")
     if region is not None and not _REGION.fullmatch(region):
-        raise ValueError("region in an s3:// URL is a name such as eu-central-1; it is another text")
+        raise ValueError("region in an s3:// URL is a name such as eu-central-1: correct it")
     endpoint = options.get("endpoint_url")
     if endpoint is not None:
         _check_endpoint(endpoint)
@@ -95,4 +95,4 @@ def _check_endpoint(endpoint: str) -> None:
     if "@" in parts.netloc:
         raise ValueError("endpoint_url holds no credentials; put them where boto3 looks for them")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("endpoint_url is http(s)://host[:port], without a query or a fragment; it is another text")
+        raise ValueError("endpoint_url is http(s)://host[:port], without a query or a fragment: correct it")

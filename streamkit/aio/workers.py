@@ -38,7 +38,7 @@ class Workers:
     def start(self, work: Work) -> None:
         """Have a thread do `work`. RuntimeError if there is no thread and none can be started, or after `close`."""
         if self._closed:
-            raise RuntimeError("the threads have ended")
+            raise RuntimeError("the threads of this client have ended: connect again")
         try:
             self._idle.pop()
         except IndexError:

@@ -139,7 +139,7 @@ class Processes:
     store at `url`."""
 
     def __init__(self, url: str, count: int, *, archive: str | None = None) -> None:
-        check_type(count, int, "count is how many processes, an int")
+        check_type(count, int, "count is the number of processes, an int")
         if count < 1:
             raise ValueError(f"count is one process or more, not {count}")
         if url.startswith("memory:"):

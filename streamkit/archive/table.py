@@ -195,7 +195,7 @@ class Table(TableFiles):
         if owner != (str(self.store), self._space):
             raise CorruptData(
                 f"{self.url} is the archive of the store {owner[0]} and the space {owner[1]!r}, not of {self.store} "
-                f"and {self._space!r}"
+                f"and {self._space!r}: choose another place with connect(archive=…)"
             )
         features = set(state.protocol.reader_features or ())
         version = state.protocol.min_reader_version
@@ -210,7 +210,10 @@ class Table(TableFiles):
         kinds = state.types
         missing = [name for name in schema().names if name not in kinds]
         if missing:
-            raise CorruptData(f"{self.url} lacks the columns {', '.join(missing)}: it was changed by something else")
+            raise CorruptData(
+                f"{self.url} lacks the columns {', '.join(missing)}: it was changed by something else; restore an "
+                "earlier version of the table"
+            )
         other = [f"{name} ({kinds[name]})" for name, wanted in DELTA_TYPES.items() if kinds[name] not in wanted]
         if other:
             raise CorruptData(

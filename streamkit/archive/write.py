@@ -221,7 +221,7 @@ def files_of(
     if number < last:
         partition.read_head()
         if partition.floor.number <= number + 1:
-            raise CorruptData(f"{partition.where(number + 1)} is missing from the log")
+            raise partition.missing(number + 1)
         # The rest was trimmed meanwhile, up to the new floor. A file holds transactions without such a gap.
     yield write_file(table, builder.sorted()) if builder.rows else None, number
 

@@ -172,7 +172,7 @@ def _check_format(data: bytes) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptData("the file is no export of streamkit: its first line is no JSON object") from error
     if first.get("type") != "export":
-        raise CorruptData("the file is no export of streamkit: its first line has not the type 'export'")
+        raise CorruptData("the file is no export of streamkit: its first line does not have the type 'export'")
     if first.get("format") != FORMAT:
         raise UnsupportedVersion(
             f"the export has format {first.get('format')!r}; this release reads {FORMAT}. Upgrade streamkit."

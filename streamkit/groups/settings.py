@@ -85,7 +85,7 @@ def checked(given: Mapping[str, Any], queue: bool = False) -> dict[str, Any]:
         given["lanes"] = 1
     key = given.get("key")
     if key is not None:
-        check_type(key, str, "key is the name of a metadata, or None for the segment")
+        check_type(key, str, "key is the name of a metadata key, or None for the segment")
         if mode != "key_shared":
             raise ValueError("key is for mode='key_shared': the others keep no order by key")
     segments = given.get("segments")

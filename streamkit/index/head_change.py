@@ -30,7 +30,7 @@ def change_head(partition: Partition, change: Callable[[Head], Head]) -> None:
         after = change(head)
         if after is head or put_head(partition, head, etag, after):
             return
-    raise Unavailable(f"space {partition.space!r}: other processes write its head all the time, try again later")
+    raise Unavailable(f"space {partition.space!r}: other processes write its head all the time; try again later")
 
 
 def put_head(partition: Partition, head: Head, etag: Etag | None, after: Head, made: Sequence[bytes] = ()) -> bool:

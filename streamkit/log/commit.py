@@ -134,7 +134,9 @@ class Lead(msgspec.Struct, eq=False, gc=False):
 
 
 def _stopped(error: BaseException) -> Unavailable:
-    return Unavailable(f"the thread that was to commit was stopped by {type(error).__name__}; nothing was written")
+    return Unavailable(
+        f"the thread that was to commit was stopped by {type(error).__name__}; nothing was written: write again"
+    )
 
 
 def _segments(requests: Sequence[Request]) -> list[str]:

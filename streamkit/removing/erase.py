@@ -196,7 +196,7 @@ def _kept_copies(backend: Backend) -> str | None:
     try:
         return backend.kept_copies() if isinstance(backend, KeepsCopies) else None
     except TransientError as error:
-        return f"nobody knows if the storage keeps copies of erased entries, because it does not tell: {error}"
+        return f"the storage did not say if it keeps copies of erased entries; erase again to ask it again: {error}"
 
 
 def _count(erasures: Iterable[Erasure]) -> int:

@@ -139,8 +139,8 @@ def decode(name: str, payload: bytes) -> RouteState:
         raise CorruptData(f"the state of the route {name!r} cannot be read: {error}") from error
     if state.format > FORMAT:
         raise UnsupportedVersion(
-            f"the state of the route {name!r} was written by a newer streamkit (format {state.format}, this one "
-            f"reads {FORMAT})"
+            f"the state of the route {name!r} has format {state.format}; this release reads {FORMAT}. "
+            "Upgrade streamkit."
         )
     return state
 

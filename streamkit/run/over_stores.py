@@ -228,7 +228,7 @@ class ProgramOverStores:
             seconds = check_seconds("seconds", seconds, endless=True)
         with self._changed:
             if self._running:
-                raise RuntimeError("the program runs already")
+                raise RuntimeError("the program is running: stop it before it runs again")
             self._running = True
         threads = [
             threading.Thread(target=self._work, name=f"streamkit-stores-{number}") for number in range(self._threads)

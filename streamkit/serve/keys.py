@@ -94,7 +94,9 @@ class KeyFile:
         except msgspec.DecodeError as error:
             raise ValueError(f"{self.path} is no file of keys ({error}); `streamkit keys create` makes one") from None
         if stored.version != 1:
-            raise ValueError(f"{self.path} has version {stored.version} of the format; this release reads 1")
+            raise ValueError(
+                f"{self.path} has version {stored.version} of the format; this release reads 1. Upgrade streamkit."
+            )
         return stored.keys
 
     def create(
