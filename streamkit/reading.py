@@ -26,9 +26,8 @@ _LAST = (1 << 63) - 1
 """No sequence is greater."""
 _LATEST = (1 << 53) - 1
 """Milliseconds since the epoch. No clock goes above it, and other formats cannot hold more."""
-
-
 _NO = 0
+"""The default of each bound. A caller that gives no bounds passes this very object."""
 _ALL = Bounds(gaps="raise")
 """The bounds of most reads."""
 
@@ -36,7 +35,7 @@ _ALL = Bounds(gaps="raise")
 def bounds_of(
     min_sequence: Any, max_sequence: Any, min_timestamp: Any, max_timestamp: Any, limit: Any, gaps: Any
 ) -> Bounds:
-    """The bounds of a reading; `limit` is checked with them."""
+    """The bounds of a read; `limit` is checked with them."""
     if min_sequence is max_sequence is min_timestamp is max_timestamp is limit is _NO and gaps == "raise":
         return _ALL
     for name, value in (
@@ -145,9 +144,9 @@ class Reader:
             if handle.closed:
                 handle.check_open()
             if batch.gap is not None or batch.origin.holes:
-                for one in entries_and_gaps(batch, gaps)[:: -1 if reverse else 1]:
-                    yield one
-                    if limit and isinstance(one, Entry):
+                for item in entries_and_gaps(batch, gaps)[:: -1 if reverse else 1]:
+                    yield item
+                    if limit and isinstance(item, Entry):
                         limit -= 1
                         if not limit:
                             return

@@ -265,11 +265,11 @@ class Partition:
 
         Raises `error` if the log has no more of them than `view` reads from it already.
         """
-        held = self.ask(still_in_log_from, view.head.archived)
-        if held is None or max(held - 1, view.head.released) >= view.cold_until:
+        first = self.ask(still_in_log_from, view.head.archived)
+        if first is None or max(first - 1, view.head.released) >= view.cold_until:
             raise error
         self.archive().warn_unreadable(self.where(view.head.archived), error)
-        return replace(view, cold_until=max(held - 1, view.head.released))
+        return replace(view, cold_until=max(first - 1, view.head.released))
 
     def later(self, view: LogView, moved: Moved) -> LogView:
         """A view that is later than `view`, which lacks something. CorruptData if nothing moved: then it is lost."""
@@ -394,8 +394,8 @@ class Partition:
             return self.head, self.head_etag
 
     @property
-    def is_whole(self) -> bool:
-        """True if nothing of the partition was ever removed or archived, as far as is known."""
+    def nothing_removed(self) -> bool:
+        """The same as `LogView.nothing_removed`, of the present state and without a view."""
         head = self.head
         return not (
             self.floor.number > 1 or self.thinned or head.archived or head.released or self.retention or self.erasing

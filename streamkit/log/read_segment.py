@@ -12,12 +12,12 @@ A load from a local disk takes these steps:
 The compiled codec does step 3 and the first half of step 4 in one call, `Runs.entries`, if the files are open. It
 leaves everything unusual, damage too, to the steps in Python.
 
-`_Forwards.at_once` is step 3 and 4. It stops before everything that is not plain, and `_Forwards` reads on from there
-piece by piece: entries that the index has no copy of, removed or archived entries, damage. A segment in many blocks is
-read row by row before that, with `SegmentRows.in_rows`. Reads with time bounds and reads from a remote service begin
-with the pieces. The first row that is missing is an error. The status of the segment tells about the last one. Most
-loads do not read it: the newest run that may have the status, by its filter, must have one small data row of the
-segment.
+`_Forwards.at_once` takes steps 3 and 4. It stops before everything that is not plain: entries that the index has no
+copy of, removed or archived entries, damage. `_Forwards` reads on from there, piece by piece. A segment in many blocks
+is read row by row before that, with `SegmentRows.in_rows`. Reads with time bounds and reads from a remote service begin
+with the pieces. A missing row before a later one is an error. Only the status of the segment shows that the last row is
+missing. Most loads do not read the status: it is enough that the newest run that may have the status, by its filter,
+has one small data row of the segment.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ __all__ = ["last_entry", "segment_batches"]
 _SEQUENCES = 4096
 """The most sequences that a read backwards looks up at once."""
 _FIRST = 16
-"""Sequences that it begins with: it often wants the last few entries only."""
+"""Sequences that a read backwards looks up first: it often wants the last few entries only."""
 _FAR = 1 << 63
 """A number after every sequence."""
 _ONE_ROW = 6 << 10
 """Bytes of a data row that is taken for the newest one of its segment without a look at the status. A run has a second
 row of a segment only if both together are larger than 8 KiB."""
 _BYTES = 4 << 20
-"""About the most bytes of frames that it loads at once."""
+"""About the most bytes of frames that a read backwards loads at once."""
 
 
 def segment_batches(
@@ -126,15 +126,15 @@ class _SegmentRead:
 
 
 class _Forwards(_SegmentRead):
-    _looked = False
-    """The first look has found all that the index has. The status tells whether that is all."""
-    _sure = False
-    """The index of the first view does not lack the last data row of the segment."""
+    _index_read = False
+    """All entries that the index has were read. The status tells whether these are all."""
+    _last_row_found = False
+    """The index of the first view has the last data row of the segment, or the tail follows on it."""
 
     def _batches(self, view: LogView) -> Iterator[Batch]:
-        if self._last < 0 and view.is_whole and not (self._bounds.by_time or self._looked):
+        if self._last < 0 and view.nothing_removed and not (self._bounds.by_time or self._index_read):
             self._until = self._until or view.end
-            yield from self._whole(view)
+            yield from self._without_status(view)
             if self.ended:
                 return
         yield from self._gaps(view)
@@ -163,14 +163,14 @@ class _Forwards(_SegmentRead):
                     if self.ended:
                         return
             if self._first == reached:
-                raise _lost(view, self._segment, self._first)
+                raise _not_found(view, self._segment, self._first)
 
     def at_once(self, view: LogView) -> Batch | None:
         """The first entries of a segment that still has all its entries in the log; mostly all of them.
 
-        The entries tell which is the last, and the status is not looked up. `ended` is False if it has to decide.
+        The last entry ends the read, and the status is not looked up. `ended` is False if the status has to decide.
         """
-        if not view.is_whole:
+        if not view.nothing_removed:
             return None
         segment = self._segment
         self._until = end = view.end
@@ -187,25 +187,24 @@ class _Forwards(_SegmentRead):
                     return None
                 found = _segment_rows(view.log, segment).in_blocks(*blocks, begin, after, first, last, entries)
             reached, ended, newest = found
-            self._sure = 0 < newest <= _ONE_ROW
+            self._last_row_found = 0 < newest <= _ONE_ROW
         if ended and tail:
             reached, ended = _segment_rows(view.log, segment).in_pieces(tail, reached, last, entries)
-        self._sure = self._sure or bool(tail)  # the tail follows on the last row
+        self._last_row_found = self._last_row_found or bool(tail)  # the tail follows on the last row
         known = view.known(segment)
-        sure = self._sure if known is None else reached > known.last_sequence
+        sure = self._last_row_found if known is None else reached > known.last_sequence
         self.ended = ended and (sure or reached > last)
-        self._looked = ended
+        self._index_read = ended
         if not entries:
             return None
         self._first = reached
         latest = entries[-1]
         return Batch(latest.timestamp, latest.trx.number, latest.origin, entries)
 
-    def _whole(self, view: LogView) -> Iterator[Batch]:
-        """The entries of a segment that still has all its entries in the log. They tell which is the last.
+    def _without_status(self, view: LogView) -> Iterator[Batch]:
+        """The entries of a segment that still has all its entries in the log, mostly without a look at its status.
 
-        The status decides if there are no pieces, or if one is missing; and which is the last, where it is known or
-        costs no request. Then `ended` is False.
+        `ended` is False if the status has to decide: there are no pieces, one is missing, or the last one may be.
         """
         last, pieces = self._bounds.max_sequence or _FAR, list[Piece]()
         if not view.log.remote:
@@ -225,8 +224,11 @@ class _Forwards(_SegmentRead):
                 self.ended = True
                 return
         known = view.known(self._segment)
-        # A later row of the index may be lost. On a remote service a look at the status is a request more.
-        end = min(known.last_sequence, last) if known is not None else 0 if view.log.remote or self._sure else last
+        if known is not None:
+            end = min(known.last_sequence, last)
+        else:
+            # A later row of the index may be lost. On a remote service a look at the status is a request more.
+            end = 0 if view.log.remote or self._last_row_found else last
         self.ended = bool(pieces) and self._first > end
 
     def _in_rows(self, view: LogView, last: int) -> Iterator[Batch]:
@@ -246,7 +248,7 @@ class _Forwards(_SegmentRead):
                 return
 
     def _logged(self, view: LogView) -> Iterator[Batch]:
-        """The next entries in the log, up to the first one that is archived or not there."""
+        """The next entries in the log, up to the first one that is archived or missing."""
         bounds, segment = self._bounds, self._segment
         for pieces in piece_groups(view, segment, self._first, self._last):
             if not pieces or pieces[0].number <= view.cold_until:
@@ -261,16 +263,16 @@ class _Forwards(_SegmentRead):
 class _Backwards(_SegmentRead):
     def __init__(self, segment: str, bounds: Bounds) -> None:
         super().__init__(segment, bounds)
-        self._told: list[Batch] = []
-        """Gaps, which are before the first entry."""
+        self._gap_batches: list[Batch] = []
+        """The gaps before the first entry. A read backwards reports them at its end."""
 
     def _batches(self, view: LogView) -> Iterator[Batch]:
-        self._told += self._gaps(view)
+        self._gap_batches += self._gaps(view)
         low, high = self._bounds.min_timestamp, self._bounds.max_timestamp or 1 << 63
         size = _FIRST
         while self._first <= self._last:
             reached = self._last
-            pieces = self._hot(view, max(self._first, self._last - size + 1))
+            pieces = self._pieces_from(view, max(self._first, self._last - size + 1))
             for batch in _load_backwards(
                 view, self._segment, [piece for piece in pieces if low <= piece.timestamp <= high]
             ):
@@ -292,24 +294,24 @@ class _Backwards(_SegmentRead):
                         yield batch
                     self._last = batch.entries[0].sequence - 1
             if self._last == reached:
-                raise _lost(view, self._segment, reached)
-        yield from reversed(self._told)
+                raise _not_found(view, self._segment, reached)
+        yield from reversed(self._gap_batches)
 
-    def _hot(self, view: LogView, begin: int) -> list[Piece]:
+    def _pieces_from(self, view: LogView, begin: int) -> list[Piece]:
         """The pieces that hold sequences from `begin` up to the last one and are not archived."""
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for piece in hot_pieces(view, self._segment, begin):
             if piece.first_sequence > self._last:
                 break
-            if found and piece.first_sequence != found[-1].last_sequence + 1:
-                raise _lost(view, self._segment, found[-1].last_sequence + 1)
-            found.append(piece)
-        if found and found[-1].last_sequence < self._last:
-            raise _lost(view, self._segment, self._last)
-        return found
+            if pieces and piece.first_sequence != pieces[-1].last_sequence + 1:
+                raise _not_found(view, self._segment, pieces[-1].last_sequence + 1)
+            pieces.append(piece)
+        if pieces and pieces[-1].last_sequence < self._last:
+            raise _not_found(view, self._segment, self._last)
+        return pieces
 
 
-def _lost(view: LogView, segment: str, sequence: int) -> Moved:
+def _not_found(view: LogView, segment: str, sequence: int) -> Moved:
     return Moved(
         f"space {view.log.space!r}, segment {segment!r}: the index does not know where sequence {sequence} is; "
         "check the store with `streamkit verify`"
@@ -349,7 +351,7 @@ def _load(view: LogView, segment: str, pieces: Sequence[Piece], start: int = 0) 
 
 
 def _load_backwards(view: LogView, segment: str, pieces: Sequence[Piece]) -> Iterator[Batch]:
-    """The same, the last batch first."""
+    """The entries of pieces, a batch for each, the last batch first."""
     end = len(pieces)
     while end:
         begin, length = end - 1, pieces[end - 1].length
@@ -370,9 +372,9 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
     # one is kept. An erasure that a view lacks counts as one after it, because the drops come before the view.
     drops, row = latest.drops, partition.cached.get(segment)
     if row is None:
-        is_whole, tail, index = partition.is_whole, partition.tail.pieces.get(segment), partition.index
+        nothing_removed, tail, index = partition.nothing_removed, partition.tail.pieces.get(segment), partition.index
         entry = latest.last_of(segment, index)
-        if is_whole and (tail is None or (entry is not None and tail[-1].last_sequence == entry.sequence)):
+        if nothing_removed and (tail is None or (entry is not None and tail[-1].last_sequence == entry.sequence)):
             if entry is not None:
                 partition.counters["cache_hits"] += 1
                 return entry
@@ -397,7 +399,7 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
 def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
     """`drops`: those of the cache before the view was taken."""
     latest, counters = view.log.latest, view.log.counters
-    if view.is_whole and view.log.cached.get(segment) is None:
+    if view.nothing_removed and view.log.cached.get(segment) is None:
         # The newest data row tells as much as the status, and it is read anyway.
         entry = _newest_entry(view, segment)
         if entry is not None:
@@ -425,7 +427,7 @@ def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
 
 
 def _newest_entry(view: LogView, segment: str) -> Entry | None:
-    """The last entry of a segment of a partition that `is_whole`; None if only the status tells it."""
+    """The last entry of a segment, if `nothing_removed`; None if only the status tells it."""
     tail = view.tail.pieces_until(segment, view.end)
     if tail:
         piece = tail[-1]
@@ -443,10 +445,11 @@ def _newest_entry(view: LogView, segment: str) -> Entry | None:
 
 
 def _load_last(view: LogView, segment: str, last: int) -> Entry:
+    """The entry with sequence `last`. Moved if neither the index nor the archive has it."""
     piece = last_piece(view, segment, last)
     if piece is not None and piece.number > view.cold_until:
         return next(_load(view, segment, [piece], last)).entries[-1]
     if view.cold_until:
         for batch in view.archive().segment(view, segment, last, last):
             return batch.entries[-1]
-    raise _lost(view, segment, last)
+    raise _not_found(view, segment, last)

@@ -25,13 +25,14 @@ MOST = 1024
 _TOGETHER = 256
 """Entries of several rows that are handed out together."""
 _ALL = 1 << 30
+"""More entries than a list has."""
 _ENDLESS = 1 << 63
 """No entry has this sequence."""
 _twin: Any = speed.twin
 
 
 class Found(NamedTuple):
-    """The end of the entries that were found."""
+    """The place at which the found entries end."""
 
     next: int
     """The sequence after the last entry."""
@@ -98,7 +99,7 @@ class SegmentRows:
             yield entries
 
     def _in_row(self, row: bytes, first: int, last: int, entries: list[Entry]) -> tuple[int, bool]:
-        """The same as `in_pieces`, of an encoded data row."""
+        """Append the entries of one encoded data row, as `in_pieces` does of pieces."""
         if _twin is not None:
             found: tuple[int, bool] | None = _twin.row_entries(self._reader, row, first, last, entries, MOST)
             if found is not None:
@@ -154,15 +155,15 @@ class SegmentRows:
     def _make(self, frames: Sequence[tuple[int, int, bytes]], count: int, first: int, entries: list[Entry]) -> int:
         """Append the entries of frames with `count` entries each, from sequence `first` on: the sequence before which
         it stops, or 0 if all are made."""
-        left = iter(frames)
-        while (item := self._reader.take(left, entries, _ALL) if count == 1 else next(left, None)) is not None:
+        rest = iter(frames)
+        while (item := self._reader.take(rest, entries, _ALL) if count == 1 else next(rest, None)) is not None:
             number, begin, frame = item
             try:
                 head, origin, found = decode_entries(*self._place[:3], frame, self._place[3], first, self._place[4])
             except (CorruptData, UnsupportedVersion):
                 return max(begin, first)
-            told = number, begin, count, self._segment
-            if (head.number, head.first_sequence, head.count, head.segment) != told or origin.holes:
+            expected = number, begin, count, self._segment
+            if (head.number, head.first_sequence, head.count, head.segment) != expected or origin.holes:
                 return max(begin, first)
             entries += found
         return 0

@@ -124,14 +124,14 @@ def _retained(view: LogView, segment: str, row: SegmentRow) -> SegmentRow:
         return row
     if retention.per == "space":
         return _past_floor(view, segment, row, floor_of(view)) if retention.max_entries or retention.max_bytes else row
-    whole = row
+    full = row
     least = row.last_sequence - retention.max_entries + 1
     if retention.max_entries and row.first_sequence < least:
         row = _from(row, segment, "expired", first_where(view, segment, row, lambda at: at.sequence >= least, least))
     least = row.size - retention.max_bytes
-    if retention.max_bytes and not row.empty and whole.first_size < least:
+    if retention.max_bytes and not row.empty and full.first_size < least:
         # Whole transactions are kept, also if the other bound is in the middle of one.
-        place = _from_bytes(view, segment, whole, least)
+        place = _from_bytes(view, segment, full, least)
         if place is None or place.sequence > row.first_sequence:
             row = _from(row, segment, "expired", place)
     return row
@@ -152,10 +152,10 @@ def _from_bytes(view: LogView, segment: str, row: SegmentRow, least: int) -> Ent
     first = next(hot, None)
     if view.cold_until and (first is None or first.before >= least):
         return _from_archived_bytes(view, segment, row, least, first)
-    return _place(_first_whole(first, hot, least))
+    return _place(_first_of_transaction(first, hot, least))
 
 
-def _first_whole(piece: Piece | None, rest: Iterator[Piece], least: int) -> Piece | None:
+def _first_of_transaction(piece: Piece | None, rest: Iterator[Piece], least: int) -> Piece | None:
     """The first piece with so many bytes before it that is the first of its transaction."""
     number = 0
     while piece is not None and (piece.before < least or piece.number == number):
@@ -228,11 +228,11 @@ def first_where(
 
 
 def piece_groups(view: LogView, segment: str, first: int, last: int) -> Iterator[list[Piece]]:
-    """The pieces that hold first..last, as far as one follows on the other, in groups that are worth one read.
+    """The pieces that hold first..last, up to the first missing one, in groups that are worth one read.
 
-    The last group is empty if there is a later piece, but the next one is missing.
+    The last group is empty if a piece is missing before a later one.
     """
-    expected, size, hole = first, 0, False
+    expected, size, missing = first, 0, False
     group: list[Piece] = []
     for pieces in _rows_of(view, segment, first):
         for piece in pieces:
@@ -243,7 +243,7 @@ def piece_groups(view: LogView, segment: str, first: int, last: int) -> Iterator
             if expected > last:
                 break
             if begin > expected:
-                hole = True
+                missing = True
                 break
             expected = after
             group.append(piece)
@@ -251,11 +251,11 @@ def piece_groups(view: LogView, segment: str, first: int, last: int) -> Iterator
             if len(group) >= _PIECES or size >= _BYTES:
                 yield group
                 group, size = [], 0
-        if hole or expected > last:
+        if missing or expected > last:
             break
     if group:
         yield group
-    if hole:
+    if missing:
         yield []
 
 

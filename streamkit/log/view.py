@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LogView"]
 
-_PIECES = 512
 _TRANSACTIONS = 1024
 _BYTES = 4 << 20
-"""The most pieces, or transactions, and about the most bytes of them, that are read together."""
+"""The most transactions, and about the most bytes of them, that are read together."""
 _FIRST = 16
 """Transactions that a read backwards begins with: it often wants the last few entries only."""
 
@@ -115,7 +114,7 @@ class LogView(msgspec.Struct, frozen=True):
             yield from part
 
     def parts(self, first: int, last: int) -> Iterator[Iterable[tuple[int, bytes]]]:
-        """The same in parts. Read each to its end before the next."""
+        """Yield the records of `records` in parts. Read each part to its end before the next."""
         number, packs = first, self.packs
 
         def rows(until: int) -> Iterator[tuple[int, bytes]]:
@@ -165,7 +164,7 @@ class LogView(msgspec.Struct, frozen=True):
         return found, length
 
     def _rows(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """The same of transactions in memory and in rows of their own."""
+        """Yield (number, record) of transactions in memory and in rows of their own, up to the first missing one."""
         number, kept = first, self.tail.records
         while number <= last and (record := kept.get(number)) is not None:
             yield number, record
@@ -201,16 +200,15 @@ class LogView(msgspec.Struct, frozen=True):
         return self.tail.status(segment, row, self.end)
 
     @property
-    def is_whole(self) -> bool:
-        """True if nothing of the partition was ever removed or archived: the pieces tell all about a segment."""
+    def nothing_removed(self) -> bool:
+        """True if no entry of the partition was ever removed or archived: the pieces tell all about a segment."""
         head = self.head
         return not (
             self.floor.number > 1 or self.thinned or head.archived or head.released or self.retention or self.erasing
         )
 
     def frames(self, pieces: Sequence[Piece]) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (number, first sequence, frame) of each piece. Everything that the index has no copy of is read at
-        once."""
+        """Yield (number, first sequence, frame) of each piece. The frames that the index lacks are read at once."""
         absent = [(piece.number, piece.start, piece.length) for piece in pieces if piece.frame is None]
         loaded = iter(self._loaded(absent) if absent else ())
         for piece in pieces:
