@@ -6,7 +6,7 @@ all of them. Each request is judged for itself, so that one caller's mismatch is
 The callers' own threads do the work: one of them leads, the others wait. A thread may be stopped anywhere, by an
 interrupt or another exception that is none of ours, so nothing relies on its last steps:
 
-- it leads for as long as it holds its request's lock, which the interpreter releases however the thread leaves;
+- a thread leads for as long as it holds its request's lock, which the interpreter releases however the thread leaves;
 - requests stay queued until they are done, and a transaction in flight stays noted until its outcome is known, so that
   the next leader settles it. Neither is needed for the only request of a process: nobody else waits for its outcome;
 - waking a thread up is a hint: a waiter also looks for itself, from time to time.
@@ -78,6 +78,7 @@ _LOOKS = 2
 _LET_IN = 0.001
 """Seconds after which it has taken long to let callers in. A thread that computes keeps the interpreter for 5 ms."""
 _HASTE = 100
+"""The next commits that let no caller in, after that has taken long."""
 _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
@@ -124,8 +125,8 @@ class Flight(msgspec.Struct, eq=False):
             request.leave()
 
 
-class Lead(msgspec.Struct, eq=False, gc=False):
-    """Leads while a thread commits one part alone, in the place of a request."""
+class LoneLeader(msgspec.Struct, eq=False, gc=False):
+    """The leader while a thread commits one part alone: it stands in the place of a request."""
 
     alive: threading.Lock
     thread: int
@@ -169,10 +170,10 @@ class Committer:
         """Guards the queue and the leader; never held during I/O."""
         self._holds_mutex: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self._holds_lock = partition.holds_lock
-        self._leader: Request | Lead = Request(())
+        self._leader: Request | LoneLeader = Request(())
         """The request that leads while it is alive. Then any other may lead."""
-        self._lead_alone = Lead(Lock(), 0)
-        """The last one of `commit_alone`. Only its thread takes it again: to make another costs more."""
+        self._lone_leader = LoneLeader(Lock(), 0)
+        """The leader of the last `commit_alone`. Only its thread takes it again: to make another one costs more."""
         self._haste = 0
         """Commits before which no caller is let in, because that took long."""
         self._flight: Flight | None = None
@@ -246,9 +247,9 @@ class Committer:
         partition, segment, body, holds_lock = self.partition, part.segment, part.body, self._holds_lock
         if partition.remote or body is None or self._queue or holds_lock():
             return None
-        lead = self._lead_alone
+        lead = self._lone_leader
         if lead.thread != get_ident() or lead.alive.locked():
-            self._lead_alone = lead = Lead(Lock(), get_ident())
+            self._lone_leader = lead = LoneLeader(Lock(), get_ident())
         try:
             with lead.alive:
                 leader = self._leader
@@ -290,8 +291,8 @@ class Committer:
         return made
 
     def submit(self, request: Request) -> None:
-        """Queue a request that no thread waits for. Its `wake` is called, from any thread, when it is done, or when
-        some thread must call `drive`."""
+        """Queue a request that no thread waits for. When it is done, or when a thread must call `drive`, its `wake` is
+        called, from any thread."""
         self._submitted = True
         request.arrived = self.partition.looks.begun
         with self._mutex:
@@ -336,17 +337,17 @@ class Committer:
             if flight is None:
                 # Nothing is in flight: each transaction that was sent before has lost its number. Requests with
                 # threads find that out themselves.
-                told = error if isinstance(error, Exception) else _stopped(error)
+                failure = error if isinstance(error, Exception) else _stopped(error)
                 concerned = [request for request in self._taken or list(self._queue) if request.thread == 0]
             elif flight is left:
-                told = self._unknown(flight.header)
+                failure = self._unknown(flight.header)
                 concerned = [request for request in flight.requests if not request.foreign]
                 self._flight = None
             else:
                 return  # the next one to lead settles it
             for request in concerned:
                 if not request.done:
-                    request.fail_like(told)
+                    request.fail_like(failure)
                     request.wake()
 
     def _join(self, request: Request) -> bool:
@@ -408,7 +409,7 @@ class Committer:
         if not request.done:
             raise refused()
 
-    def _pass_on(self, request: Request | Lead) -> None:
+    def _pass_on(self, request: Request | LoneLeader) -> None:
         """Make the first waiting request lead, if it has a thread. Requests that arrive meanwhile wait behind it."""
         with self._mutex:
             if self._leader is not request:
@@ -672,8 +673,8 @@ class Committer:
         )
 
     def _commit_shared(self, requests: Sequence[Request]) -> bool:
-        """Commit requests that only write to one segment each, and each to another one, as most do, where there is no
-        inbox. False if they have to be planned; then nothing of them was written."""
+        """Commit requests of a partition without an inbox, if each only writes to one segment and no two to the same.
+        Most do. False if they have to be planned; then nothing of them was written."""
         partition, parts, count = self.partition, [], 0
         for request in requests:
             if len(request.parts) != 1 or request.key is not None or request.fence is not None:
@@ -782,8 +783,9 @@ class Committer:
         """Write the transaction, exactly once; False if another writer won. `left`: it may have been sent already.
         `cause`: the error of its first write.
 
-        A lost answer, and a conflict that may be one's own first try, are settled by reading the transaction back:
-        own id, it is committed; another's, it is not and never will be; nothing, the same bytes are sent again.
+        After a lost answer, or a conflict that may come from this writer's own first try, the transaction is read back.
+        Its own id means committed. Another id means not committed, now and for ever. If nothing is there, the same
+        bytes are sent again.
         """
         partition = self.partition
         durable, lost = partition.durable, left
@@ -807,15 +809,15 @@ class Committer:
                 raise cause
             try:
                 value = partition.backend.get(partition.key, [flight.key])[0]
-                there = value and partition.decode_header(value.data, flight.header.number)
+                stored = value and partition.decode_header(value.data, flight.header.number)
             except UnsupportedVersion:
                 raise  # of a later release, so another process wrote it: this transaction is absent for ever
             except StreamkitError as error:
                 raise self._unknown(flight.header) from error
-            if there is not None:
+            if stored is not None:
                 if lost:
                     partition.counters["settled"] += 1
-                if there.id != flight.header.id:
+                if stored.id != flight.header.id:
                     assert value is not None
                     flight.winner = value.data
                     return False
@@ -859,8 +861,8 @@ class Committer:
                 elif not counts:
                     # It was sent once and is there although that part of the log was removed: it came too late.
                     # Otherwise the outcome is unknown.
-                    there = once and number <= partition.head.trimmed
-                    sure = there and partition.backend.get(partition.key, [flight.key])[0] is not None
+                    late = once and number <= partition.head.trimmed
+                    sure = late and partition.backend.get(partition.key, [flight.key])[0] is not None
             if counts:
                 return True
             partition.backend.delete(partition.key, [flight.key])
@@ -880,7 +882,7 @@ class Committer:
                 before()
             self.inbox.sweep()
             lead = partition.answers.lead
-            if lead.name and partition.number - lead.told < upkeep:
+            if lead.name and partition.number - lead.named_by < upkeep:
                 # The leading process is busy, so one of the processes that it has answered does it.
                 partition.shorten_tail()
                 if not self._chosen:
@@ -889,8 +891,9 @@ class Committer:
         tail = partition.tail
         behind = partition.number - tail.watermark
         due = self._bring_forward
-        size, (some, early) = tail.bytes, _EARLY
-        if behind < upkeep and size < _TAIL_BYTES and tail.frames < _TAIL_FRAMES and (behind < some or size < early):
+        size, (early_count, early_bytes) = tail.bytes, _EARLY
+        early = behind >= early_count and size >= early_bytes
+        if behind < upkeep and size < _TAIL_BYTES and tail.frames < _TAIL_FRAMES and not early:
             turn = self._turn
             if not turn or not behind or behind % turn:
                 return

@@ -182,7 +182,7 @@ class Inbox:
     def _wait(self) -> None:
         """Wait until the log has moved, or stands still."""
         partition, clock = self._partition, self._partition.clock
-        pace, told = self._pace, partition.answers.lead.told
+        pace, named_by = self._pace, partition.answers.lead.named_by
         pace.draw()
         if self._late > _LATE:
             partition.read_head()
@@ -202,7 +202,7 @@ class Inbox:
         if slept:
             pace.looked(True)
         self._late = 0 if slept else self._late + 1
-        if partition.answers.lead.told != told:
+        if partition.answers.lead.named_by != named_by:
             self._passes += 1
         pace.observe()
 

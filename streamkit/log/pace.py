@@ -45,7 +45,7 @@ class Pace:
         """The time when the log was seen to move."""
         self._led = float("-inf")
         """The time when the lead was seen to have written."""
-        self._number = self._told = 0
+        self._number = self._named_by = 0
         self._lot = 0.0
         self._phase = _PHASE[1]
         self._found = 0
@@ -73,9 +73,9 @@ class Pace:
         recent = abs(partition.clock.now() - lead.timestamp) < _RECENT
         if moves or known or recent:
             self.moved = now
-        if lead.told != self._told and (known or recent):
+        if lead.named_by != self._named_by and (known or recent):
             self._led = now
-        self._number, self._told = number, lead.told
+        self._number, self._named_by = number, lead.named_by
 
     def is_old(self) -> bool:
         """True if there was no lead for so long that the named one no longer matters."""

@@ -244,9 +244,9 @@ class Refresher:
             self.read_head()  # nothing is known of it yet
         looks, ahead = 0, 1
         answers = self._partition.answers
-        told = answers.lead.told
+        named_by = answers.lead.named_by
         while (
-            answers.lead.told == told
+            answers.lead.named_by == named_by
             or not answers.lead.name
             or self._partition.clock.now() - answers.lead.timestamp > _BEHIND
         ) and self.poll(ahead):

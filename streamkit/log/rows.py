@@ -61,7 +61,7 @@ class Lead(msgspec.Struct, frozen=True, array_like=True):
     """Empty if every process writes for itself."""
     waiting: int = 0
     """The number of processes that post, as the last lead has seen it."""
-    told: int = 0
+    named_by: int = 0
     """The transaction that named it."""
     timestamp: int = 0
     """The timestamp of that transaction."""

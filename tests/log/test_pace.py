@@ -224,7 +224,7 @@ def test_who_takes_over_a_log_that_stood_still_counts_those_that_wait_now(shared
     partition.answers.lead = Lead(b"another", 256, partition.number, shared.clock.now())
     shared.write(store, "b")
     assert store.statistics().taken_over == 1
-    assert partition.answers.lead.told == partition.number
+    assert partition.answers.lead.named_by == partition.number
     assert partition.answers.lead.waiting < 2
 
 

@@ -645,7 +645,7 @@ def test_a_process_that_is_far_behind_reads_on_before_it_competes_again(shared: 
         assert known is not None
         partition.answers.lead = Lead(known.committers[0].node, 5, partition.number, shared.clock.now())
         shared.write(other, "b")
-    assert partition.answers.lead.told == partition.number
+    assert partition.answers.lead.named_by == partition.number
     shared.clock.sleep(3)
     shared.write(late, "a")
     assert late.statistics().conflicts < 4
