@@ -40,6 +40,7 @@ __all__ = ["erase_deleted", "erase_matching", "erase_space", "finish", "record_e
 _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
 _STEP = 10_000
+"""Searched entries between two reports of progress."""
 _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
@@ -85,7 +86,7 @@ class _Wanted(NamedTuple):
 
 
 class _Matches:
-    """The entries of one partition that are to be erased."""
+    """The matching entries of one partition: the ranges to erase, and their amounts."""
 
     def __init__(self) -> None:
         self.ranges: list[Erasure] = []
@@ -128,6 +129,7 @@ def erase_space(
     copies: Copies,
     sequences: frozenset[int] | None = None,
 ) -> EraseReport:
+    """Erase the named entries of a space: first from readers, in all partitions, then from storage."""
     started = space.partitions[0].clock.now()
     total = EraseReport(space.name, started=started, dry_run=dry_run)
     if sequences is not None:
@@ -192,7 +194,7 @@ def _clean_again(partition: Partition, wanted: _Wanted, copies: Copies) -> Rewri
 
 
 def _kept_copies(backend: Backend) -> str | None:
-    """The sentence of the storage. The erasure is complete, so a storage that does not answer is no failure of it."""
+    """The sentence about copies that the storage keeps. If it does not answer, the erasure is complete all the same."""
     try:
         return backend.kept_copies() if isinstance(backend, KeepsCopies) else None
     except TransientError as error:
@@ -265,7 +267,9 @@ def _hidden(partition: Partition, wanted: _Wanted, copies: Copies, dry_run: bool
     for segment, found in sequences.items():
         floor = partition.ask(row_of, segment).first_sequence
         hidden = sorted(sequence for sequence in found if sequence < floor and wanted.covers(sequence))
-        erasures += (Erasure(segment, first, last) for first, last in joined((one, one) for one in hidden))
+        erasures += (
+            Erasure(segment, first, last) for first, last in joined((sequence, sequence) for sequence in hidden)
+        )
     return erasures
 
 
@@ -279,7 +283,7 @@ def _before_first(partition: Partition, name: str, wanted: _Wanted) -> Iterator[
     until = min(row.first_sequence - 1, wanted.last or row.last_sequence)
     if wanted.sequences is not None:
         hidden = [sequence for sequence in wanted.sequences if sequence <= until]
-        yield from (Erasure(name, first, last) for first, last in joined((one, one) for one in hidden))
+        yield from (Erasure(name, first, last) for first, last in joined((sequence, sequence) for sequence in hidden))
     elif wanted.first <= until:
         yield Erasure(name, wanted.first, until)
 
@@ -325,13 +329,13 @@ def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) ->
             return False
         return pairs is None or has_pairs(entry.metadata, pairs)
 
-    told = 0
+    reported = 0
     required = RequiredText(text for pair in (pairs or {}).items() for text in pair)
     for batch in _batches(partition, wanted, end, required):
         found.take(batch, matches)
         searched = found.searched + required.passed
-        if progress is not None and searched - told >= _STEP:
-            told = searched
+        if progress is not None and searched - reported >= _STEP:
+            reported = searched
             progress(searched, max(partition.position, searched))
     found.searched += required.passed
     return found

@@ -23,7 +23,7 @@ from ..log.erased import put_erasures
 from ..log.inbox_cleanup import clear_inbox
 from ..log.index_rows import decode_index_row, encode_index_row
 from ..log.keys import run_key
-from ..log.manifest import Manifest, RunFile, RunGone
+from ..log.manifest import Manifest, Run, RunFile, RunGone
 from ..log.pack_format import PackBuilder, read_table
 from ..log.packs import PackFile, Packs, TableCache, in_pack
 from ..log.partition import Partition
@@ -129,11 +129,11 @@ def _with_dead_parts(partition: Partition, head: Head) -> set[bytes]:
         parts.setdefault(part.id, []).append(part)
     ends = {id: max(part.start + part.length for part in those) for id, those in parts.items()}
     dead = {id for id, those in parts.items() if sum(part.length for part in those) < ends[id]}
-    whole = [id for id in parts if id not in dead]
+    full = [id for id in parts if id not in dead]
     # The last byte that is named, and the one behind it if there is one.
-    tails = [Range(run_key(id), ends[id] - 1, 2, parts[id][0].etag or None) for id in whole]
+    tails = [Range(run_key(id), ends[id] - 1, 2, parts[id][0].etag or None) for id in full]
     found = read_ranges(partition.backend, partition.key, tails) if tails else []
-    return dead | {id for id, tail in zip(whole, found, strict=True) if len(tail) > 1}
+    return dead | {id for id, tail in zip(full, found, strict=True) if len(tail) > 1}
 
 
 def _clean_log(partition: Partition, numbers: Sequence[int], ranges: Ranges) -> int:
@@ -194,7 +194,9 @@ def _clean_files(
     if pack:
         known = partition.open_packs(replace(head, packs=()))
         first = manifest.inline_first
-        records = [(number, without_frames(one, partition.seed, ranges.reason) or one) for number, one in known.all()]
+        records = [
+            (number, without_frames(record, partition.seed, ranges.reason) or record) for number, record in known.all()
+        ]
         pack = encode(partition, first, head.watermark, records).data
 
     def renewed(files: tuple[RunFile, ...]) -> tuple[RunFile, ...]:
@@ -217,18 +219,12 @@ def _within(numbers: Sequence[int], pack: PackFile) -> Sequence[int]:
 
 def _may_hold(partition: Partition, file: RunFile, ranges: Ranges) -> bool:
     """True if this run alone has rows of erased entries."""
-    manifest = Manifest(runs=(_alone(file),))
+    manifest = Manifest(runs=(Run(1, 1, 0, (file,)),))
     index = partition.open_index(Head(partition.settings, manifest=manifest))
     for start, end, segment in ranges.spans_in(file.first_key, file.last_key):
         if next(iter(index.scan(start, end, segment.encode())), None) is not None:
             return True
     return False
-
-
-def _alone(file: RunFile):  # type: ignore[no-untyped-def]
-    from ..log.manifest import Run
-
-    return Run(1, 1, 0, (file,))
 
 
 def _new_run(partition: Partition, file: RunFile, ranges: Ranges, made: list[bytes]) -> RunFile:
