@@ -93,10 +93,10 @@ class PartitionLog:
         self._name = ""
         self._locked: list[OpenFile] = []
         self._logged: dict[int, int] = {}
-        """By the beginning of a file: the position of a row in it that was put with NEXT. Until that row is deleted the
-        file need not be read to know that it is needed."""
+        """The position of a row that was put with NEXT, by the beginning of the row's file. While that row exists, the
+        file is needed, and need not be read to know that."""
         self.wrote = False
-        """Something since it was opened, so its end is to be claimed when it is closed."""
+        """True if it wrote since it was opened. Its end is then claimed when it is closed."""
 
     # Following other writers
 
@@ -199,7 +199,7 @@ class PartitionLog:
     # Writing
 
     def _lock(self) -> None:
-        """Take the lock of the file that is written to, and with it all that was written."""
+        """Lock the file that is written to, and read the records that others have written."""
         words, file = self.words, self._file
         if file is not None and words[END] == self.word:  # as a rule, nobody else writes
             self._locked.append(file)

@@ -38,10 +38,11 @@ LOGGED: Final = "logged"
 """The etag of all rows that were put with NEXT, as these never change."""
 _NEAR: Final = 8192
 _FIRST: Final = 64 << 10
+"""Bytes that a scan reads at first."""
 _CHUNK: Final = 256 << 10
-"""A scan reads so much at first, and then at once."""
+"""Bytes that a scan reads at once after that."""
 _PAGE_BYTES: Final = 4 << 20
-"""A page of a scan ends after so much."""
+"""Bytes after which a page of a scan ends."""
 # glibc gives freed memory back to the system above a limit: twice the largest block that was mapped and freed. Until
 # there is such a block, every page of rows gets its memory anew, which takes a sixth of a read's time.
 bytes(_PAGE_BYTES)
@@ -78,10 +79,10 @@ class Reader:
         """Read `length` bytes of a file of the log, or fewer if it ends before."""
         current = self.current
         if current is not None and current[0] == file.base:
-            held = current[1]
+            opened = current[1]
         else:
-            held = cached_file(self.path, file.base, _log_path, self._number)
-        data = os.pread(held.fd, length, position - file.base)
+            opened = cached_file(self.path, file.base, _log_path, self._number)
+        data = os.pread(opened.fd, length, position - file.base)
         return data if self.pending_rewrite is None else patched(self.pending_rewrite, file.base, position, data)
 
     def damaged(self, position: int, key: bytes | None = None) -> CorruptData:

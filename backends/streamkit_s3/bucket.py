@@ -49,13 +49,13 @@ class _Page(NamedTuple):
 
 
 class Bucket:
-    """A bucket and its requests. It has no state, and belongs to one meter. A list asks for `page` names at a time, at
-    most 1000."""
+    """A bucket and its requests. It has no state, and one meter counts its requests. A list asks for `page` names at a
+    time, at most 1000."""
 
     def __init__(self, connection: Connection, meter: Meter, page: int = MOST) -> None:
         self.connection = connection
         self._meter = meter
-        self._size = page
+        self._page_size = page
 
     def _call(self, operation: str, request: Request, **parameters: Any) -> dict[str, Any]:
         return self.connection.call(self._meter, operation, request, **parameters)
@@ -130,13 +130,13 @@ class Bucket:
         Fetched page by page, and from half of a page on the next one ahead, up to about `limit` objects (0: all).
         """
         seen = 0
-        page = self._page(prefix, "", after, "", limit or self._size)
+        page = self._page(prefix, "", after, "", limit or self._page_size)
         while True:
             last = page.objects[-1].name if page.objects else ""
             seen += len(page.objects)
             end = not page.token or (stop and last >= stop)
             # Where a page is empty there is no name to go on from.
-            cursor = (prefix, "", last, "" if last else page.token, self._size)
+            cursor = (prefix, "", last, "" if last else page.token, self._page_size)
             ahead: Task[_Page] | None = None
             try:
                 for at, item in enumerate(page.objects):
@@ -154,12 +154,12 @@ class Bucket:
 
     def folders(self, prefix: str) -> Iterator[str]:
         """The next path segments under `prefix`, in order."""
-        page = self._page(prefix, "/", "", "", self._size)
+        page = self._page(prefix, "/", "", "", self._page_size)
         while True:
             yield from (name[len(prefix) : -1] for name in page.folders)
             if not page.token:
                 return
-            page = self._page(prefix, "/", "", page.token, self._size)
+            page = self._page(prefix, "/", "", page.token, self._page_size)
 
     def versioning(self) -> str:
         """Return "Enabled" or "Suspended"; "" if the bucket never kept versions."""
@@ -167,7 +167,7 @@ class Bucket:
         return str(answer.get("Status", ""))
 
     def _page(self, prefix: str, delimiter: str, after: str, token: str, size: int) -> _Page:
-        parameters: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(size, self._size)}
+        parameters: dict[str, Any] = {"Prefix": prefix, "MaxKeys": min(size, self._page_size)}
         if delimiter:
             parameters["Delimiter"] = delimiter
         if token:

@@ -30,9 +30,9 @@ class _Transactions(NamedTuple):
     numbers: Any
     timestamps: Any
     begins: Any
-    """Positions of their first entries, trimmed ones included,"""
+    """Positions of their first entries, trimmed ones included."""
     ends: Any
-    """and those after their last ones in the file."""
+    """Positions after their last entries in the file."""
     entries: Any
     sizes: Any
     """Bytes of payload; 0 unless it is `sized`."""

@@ -79,9 +79,9 @@ class TrimmedMark(NamedTuple):
     position: int = 0
     """Entries of the partition up to it, the lost ones included."""
     removed_by: int = 0
-    """The transaction that removed entries of segments last, as of then;"""
+    """The transaction that removed entries of segments last, as of then."""
     floor: int = 0
-    """and the first transaction that could be read."""
+    """The first transaction that could be read then."""
 
     def named(self, partition: int) -> dict[str, int]:
         """The application transactions that say it."""

@@ -102,9 +102,9 @@ class PartitionBackup(msgspec.Struct, frozen=True):
     partition: int
     incarnation: bytes
     watermark: int
-    """The last transaction that the files hold. The chunks hold the others,"""
+    """The last transaction that the files hold. The chunks hold the later ones."""
     end: int
-    """up to this number: the last transaction of the partition."""
+    """The last transaction of the partition."""
     head: bytes | None
     archive: bytes | None
     grace: bytes | None

@@ -20,9 +20,9 @@ from .run_format import Stored
 __all__ = ["PIECES", "ROW_BYTES", "Expiry", "Rules", "compact", "keeps_data"]
 
 ROW_BYTES = 8 << 10
-"""Data rows are joined while they have together at most so many bytes,"""
+"""The most bytes of data rows that are joined."""
 PIECES = 256
-"""and so many pieces."""
+"""The most pieces of data rows that are joined."""
 _KEYS, _KEYS_END = KEYS.children()
 
 Rules = Callable[[list[bytes], list[bytes], bool], Chunk]

@@ -35,9 +35,9 @@ class Seen(NamedTuple):
     outdated."""
 
     number: int = 0
-    """The last transaction of its partition,"""
+    """The last transaction of its partition."""
     erased: int = 0
-    """and the last that may have erased something of it."""
+    """The last transaction that may have erased something of the segment."""
     deleted: int = 0
     """The sequence up to which the segment was deleted."""
     incarnation: bytes = b""

@@ -16,13 +16,14 @@ from .problems import Problem
 __all__ = ["Gate", "too_many"]
 
 _BUSY = 16
-"""Requests at once that make a process busy, apart from streams and from those that wait for news;"""
+"""The number of requests at once with which a process is busy. Streams, and requests that wait for entries, do not
+count."""
 _LAG = 0.02
-"""and the seconds by which its event loop is late that do so."""
+"""Seconds of lateness of the event loop with which a process is busy."""
 _STEP = 0.02
-"""The most seconds that a request waits in a busy process for each step of its priority below the highest one,"""
+"""The most seconds that a request waits in a busy process for each step of its priority below the highest one."""
 _LONGEST = 1.0
-"""and in all."""
+"""The most seconds that a request waits in a busy process."""
 _FADE = 0.98
 """The share of the greatest lateness that is left after each look."""
 _HOLD = 0.2
@@ -65,7 +66,7 @@ class Gate:
         self._limits = limits
         self._burst = float(limits.burst or limits.requests_per_second)
         self._present: Counter[int] = Counter()
-        """Requests by priority, apart from streams and from those that wait for news."""
+        """Requests by priority, without streams and without requests that wait for entries."""
         self._waiting: list[_Waiting] = []
         """Requests that wait for those of a higher priority, in the order in which they go on."""
         self._numbers = count()
@@ -77,7 +78,7 @@ class Gate:
         self._held = _LOWEST, 0.0
         """The highest priority of the requests that ended lately, and until when it counts."""
         self.resting = 0
-        """Requests that wait for news."""
+        """The number of requests that wait for entries."""
         self._callers: OrderedDict[str, _Caller] = OrderedDict()
         self.requests = 0
         self.streams = 0
@@ -167,7 +168,7 @@ class Gate:
                 self._waiting.remove(waiting)
 
     def _release(self) -> None:
-        """Let those go on that need not wait any more. Those of the highest priority are first."""
+        """Let each request go on that need not wait any more, the highest priority first."""
         now = time.monotonic()
         for waiting in list(self._waiting):
             if waiting.future.done() or (self.is_busy and -waiting.place[0] < self._highest() and now < waiting.end):
@@ -192,12 +193,12 @@ class Gate:
         else:
             self._lag = 0.0
 
-    def rest(self, access: Access, priority: int) -> None:
+    def rest(self, priority: int) -> None:
         """Note that a request waits for new entries, and does not count as busy meanwhile."""
         self.resting += 1
         self._count(priority, -1)
 
-    def resume(self, access: Access, priority: int) -> None:
+    def resume(self, priority: int) -> None:
         """Let the request continue."""
         self.resting -= 1
         self._count(priority, 1)
@@ -220,7 +221,7 @@ class Gate:
         self._count(access.priority if priority is None else priority, -1)
 
     def close_stream(self, access: Access, priority: int | None = None) -> None:
-        """End the request."""
+        """End the stream."""
         self._caller(access).streams -= 1
         self.streams -= 1
         self._count(access.priority if priority is None else priority, 1)

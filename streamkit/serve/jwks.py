@@ -20,15 +20,15 @@ __all__ = ["KeySet", "PublicKey"]
 
 _log = logging.getLogger("streamkit.serve")
 _FRESH = 300.0
-"""Seconds after which the keys are fetched again, while requests go on with the present ones,"""
+"""Seconds after which the keys are fetched again, while requests go on with the present ones."""
 _OLD = 600.0
-"""after which a request waits for that,"""
+"""Seconds after which a request waits for the new keys."""
 _STALE = 3600.0
-"""and after which they verify nothing any more, if the URL does not answer."""
+"""Seconds after which the keys verify nothing any more, if the URL does not answer."""
 _PAUSE = 10.0
-"""Seconds between two fetches for a key that is not among them,"""
+"""Seconds between two fetches for a key that is not among the known ones."""
 _RETRY = 1.0
-"""and between two tries while there are none."""
+"""Seconds between two tries while no keys are known."""
 _TIMEOUT = 10.0
 _MOST = 1 << 20
 _ALGORITHMS = {

@@ -61,9 +61,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     message_bytes: int = 16 << 20
     """Bytes of one message of a WebSocket, and of those of one that are being handled."""
     spaces: int = 10_000
-    """Spaces that the process follows for its streams and long-polls, in all,"""
+    """Spaces that the process follows for its streams and long-polls, in all."""
     spaces_per_key: int = 0
-    """and those that a key was the first to follow."""
+    """Followed spaces that one key was the first to follow."""
     stores: int = 1_000
     """Stores that are open at once; the least used one is closed."""
     heartbeat_seconds: float = 15.0

@@ -240,7 +240,7 @@ class Request:
         if self._is_counted:
             self.service.gate.close_stream(self.access, self.priority)
         if self._is_resting:
-            self.service.gate.resume(self.access, self.priority)
+            self.service.gate.resume(self.priority)
         if self._taken:
             self.service.gate.give_bytes(self._taken)
 
@@ -248,7 +248,7 @@ class Request:
         """The wait of a long-poll. It ends when the client leaves."""
         if self._body is None:
             await self.body()
-        self.service.gate.rest(self.access, self.priority)
+        self.service.gate.rest(self.priority)
         self._is_resting = True
         waiter = self.opened = Waiter(self._receive)
         waiter.watch()

@@ -48,9 +48,9 @@ class Service:
         self.is_draining = False
         """The process is about to end: streams say goodbye, and long-polls answer with the entries they have."""
         self.on_start: list[Callable[[Service], object]] = []
-        """Functions to call when the process starts."""
+        """Functions that are called when the process starts."""
         self.on_close: list[Callable[[], object]] = []
-        """Functions to call when the process ends."""
+        """Functions that are called when the process ends."""
         self.keys: KeyFile | None = None
         self.tokens: Tokens | None = None
         self.has_console = False
@@ -218,7 +218,7 @@ class Service:
                 return
 
     def drain(self) -> None:
-        """Have everything that waits end."""
+        """End all streams and all requests that wait."""
         self.is_draining = True
         self.ticker.wake_all()
         self.rings.wake_all()

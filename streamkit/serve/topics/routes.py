@@ -39,9 +39,9 @@ T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Any]]
 _MOST_CLAIM = 1_000
 _ERASING_PAUSE = 5.0
-"""Seconds between two attempts to complete an erasure, beside an archiver,"""
+"""Seconds between two attempts to complete an erasure, beside an archiver."""
 _LONGEST_PAUSE = 300.0
-"""and the most of them after errors."""
+"""The most seconds between two attempts after errors."""
 
 
 class TopicRoutes:
