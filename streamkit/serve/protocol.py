@@ -133,7 +133,7 @@ def protocol_of(limits: Limits) -> type[asyncio.Protocol]:
 
         def on_header(self, name: bytes, value: bytes) -> None:
             if not self._in_body:  # a trailer would become a header of a request that is already handled
-                _Plain.on_header(self, name, value)
+                _Plain.on_header(self, name, value.rstrip(b" \t"))  # the parser removes white space before a value only
 
         def on_headers_complete(self) -> None:
             if self._late is not None:

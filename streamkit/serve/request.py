@@ -155,8 +155,7 @@ class Request:
     async def body(self) -> bytes:
         """The whole body. A Problem if it is too large or comes too slowly; Gone if the client left before its end."""
         if self._body is None:
-            coding = self._named.get(b"content-encoding")
-            if coding is not None and coding.lower() != b"identity":
+            if b"content-encoding" in self._named and (self.joined(b"content-encoding") or b"").lower() != b"identity":
                 raise Problem(
                     "unsupported-media-type",
                     "the server takes bodies without a Content-Encoding; send the body as it is",

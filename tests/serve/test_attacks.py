@@ -117,6 +117,32 @@ def test_a_compressed_body_is_refused(served: Served, coding: str, path: str) ->
     assert served.ask("POST", path, b"x", headers).status in (201, 204)
 
 
+@pytest.mark.parametrize("headers", [b"gzip\r\nContent-Encoding: identity", b"identity\r\nContent-Encoding: gzip"])
+def test_a_body_with_two_codings_in_two_headers_is_refused(served: Served, headers: bytes) -> None:
+    answer = talk(served, POST + b"Content-Encoding: " + headers + b"\r\nContent-Length: 1\r\n\r\nx")
+    assert answer.startswith(b"HTTP/1.1 415 "), answer
+    assert list(served.store.get_spaces()) == []
+
+
+@pytest.mark.parametrize("space", [b" ", b"\t", b" \t "])
+def test_white_space_around_the_value_of_a_header_is_no_part_of_it(served: Served, space: bytes) -> None:
+    for end in (b"", space):
+        headers = b"Idempotency-Key:%bk%b\r\nMetadata-a: 1%b\r\n" % (space, end, end)
+        answer = talk(served, POST + headers + b"Content-Length: 1\r\n\r\nx")
+        assert answer.startswith(b"HTTP/1.1 201 "), answer
+    assert b"idempotent-replayed: true" in answer
+    assert [dict(entry.metadata) for entry in served.store.consume_space("s")] == [{"a": "1"}]
+    condition = b'If-Match: "1"%b\r\nContent-Length: 1%b\r\n\r\ny' % (space, space)
+    assert talk(served, POST + condition).startswith(b"HTTP/1.1 201 ")
+
+
+def test_a_chunked_body_is_chunked_with_white_space_after_the_word(served: Served) -> None:
+    answer = talk(served, POST + b"Transfer-Encoding: chunked \r\n\r\n1\r\nx\r\n0\r\n\r\n")
+    assert answer.startswith((b"HTTP/1.1 201 ", b"HTTP/1.1 400 "))
+    assert answer.count(b"content-length: ") == 1
+    assert [entry.payload for entry in served.store.consume_space("s")] in ([], [b"x"])
+
+
 # -- clients that do not read ----------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,18 @@ def test_a_bad_header_is_refused(empty: Served, headers: dict[str, str], status:
     check(empty.ask("POST", ENTRIES, b'{"text":"x"}', {**JSON, **headers}), status, code)
 
 
+@pytest.mark.parametrize("condition", [{"If-Match": '"99"'}, {"If-None-Match": "*"}])
+def test_a_condition_that_would_not_be_heeded_is_refused(served: Served, condition: dict[str, str]) -> None:
+    served.ask("POST", ENTRIES, {"text": "x"})
+    line, parts = b'{"segment": "a", "json": 1}', {"parts": [{"segment": "a", "records": [{"json": 1}]}]}
+    ndjson = {"Content-Type": "application/x-ndjson"}
+    check(served.ask("POST", "spaces/s/entries", line, {**ndjson, **condition}), 400, "invalid-request")
+    check(served.ask("POST", "spaces/s/transactions", parts, condition), 400, "invalid-request")
+    check(served.ask("DELETE", "spaces/s/segments/a", headers=condition), 400, "invalid-request")
+    check(served.ask("DELETE", "spaces/s", headers=condition), 400, "invalid-request")
+    assert served.store.size("s").entries == 1
+
+
 READS = [
     *((f"{ENTRIES}?{query}", 400, "invalid-argument") for query in (
         "after=-1", "after=x", "after=1.5", "after=", "after=99999999999999999", "limit=0", "limit=10001",

@@ -10,7 +10,7 @@ from ..problems import Problem
 from ..request import Request
 from ..secret import has_tag, secret_of, tag
 
-__all__ = ["expected_sequence", "idempotency_key", "lease_grant", "lease_token"]
+__all__ = ["expected_sequence", "idempotency_key", "lease_grant", "lease_token", "refuse_conditions"]
 
 _LEASE = b"streamkit lease token"
 _TAG = re.compile(rb'"(\d{1,19})"')
@@ -32,6 +32,13 @@ def expected_sequence(request: Request) -> int | None:
     if tag is None:
         raise Problem("invalid-request", 'If-Match of a write holds one last sequence, such as "7"')
     return int(tag[1])
+
+
+def refuse_conditions(request: Request, remedy: str) -> None:
+    """Raise a Problem if the request has a condition, which this resource would not heed."""
+    for name in (b"if-match", b"if-none-match"):
+        if request.joined(name) is not None:
+            raise Problem("invalid-request", f"this request takes no {name.decode().title()}: {remedy}")
 
 
 def idempotency_key(request: Request) -> str | None:

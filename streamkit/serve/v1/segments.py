@@ -8,6 +8,7 @@ from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer
 from ..tags import has_tag_weakly
+from .conditions import refuse_conditions
 from .parameters import listing
 from .values import SegmentsOut, status_out
 from .writing import base_of
@@ -51,4 +52,5 @@ async def get_segment(request: Request) -> Answer:
 async def delete_segment(request: Request) -> Answer:
     """Remove all entries of a segment. A later write continues after its last sequence."""
     request.query(())
+    refuse_conditions(request, "a deletion is not conditional; a trim with `before` removes what you have seen")
     return json_answer(await request.store().delete_segment(request.name(1), request.name(2)))

@@ -17,6 +17,7 @@ from ..problems import Problem
 from ..request import Request
 from ..responses import Answer, json_answer, no_content
 from ..tags import has_tag
+from .conditions import refuse_conditions
 from .parameters import listing
 from .records import body_of, optional_body_of
 from .values import RetentionIn, SettingsIn, SizeOut, SpaceName, SpacesOut, StoresOut, TierOut
@@ -181,6 +182,7 @@ async def delete_space(request: Request) -> Answer:
     """Delete a space with all that is in it. One that does not exist is fine."""
     request.query(())
     request.access.check_all_segments()
+    refuse_conditions(request, "a deletion is not conditional")
     store, space = request.store(), request.name(1)
     await store.delete_space(space)
     request.service.rings.end(store.id, StoreClosed(f"the space {space!r} was deleted"), space)

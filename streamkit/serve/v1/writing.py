@@ -23,12 +23,13 @@ from ..names import encode_name
 from ..problems import Problem, problem_of
 from ..request import Request
 from ..responses import Answer, json_answer
-from .conditions import expected_sequence, idempotency_key, lease_grant
+from .conditions import expected_sequence, idempotency_key, lease_grant, refuse_conditions
 from .records import body_of, check_count, check_length, list_of, records_of, segment_records_of
 from .values import RecordIn, StatusOut, status_out
 
 __all__ = ["REPLAYED", "append", "append_to_space", "commit", "find_result", "outcome", "write"]
 
+_EACH = "give each part of a transaction its expected_sequence"
 Part = tuple[str, Sequence[Record], int | None]
 """(segment, records, expected sequence)"""
 
@@ -143,6 +144,7 @@ def _answer(store: AsyncStore, space: str, transaction: Any) -> Answer:
 async def append_to_space(request: Request) -> Answer:
     """Append records to segments of a space, as one transaction; each record names its segment."""
     key_field = request.query(("segment_key",)).get("segment_key")
+    refuse_conditions(request, _EACH)
     store, space = request.store(), request.name(1)
     key, grant = idempotency_key(request), await lease_grant(request, store)
     by_segment = await segment_records_of(request, key_field)
@@ -172,6 +174,7 @@ _decode_parts = json_decoder(list[_Part]).decode
 async def commit(request: Request) -> Answer:
     """Commit parts of several segments, each with its expectation."""
     request.query(())
+    refuse_conditions(request, _EACH)
     store, space = request.store(), request.name(1)
     key, grant = idempotency_key(request), await lease_grant(request, store)
     array = (await body_of(request, _Parts, most=request.service.limits.body_bytes or sys.maxsize)).parts
