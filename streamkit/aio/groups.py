@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
 from ..arguments import check_seconds, completed
-from ..errors import DeliveryLost, StreamkitError
+from ..errors import DeliveryLost, StoreClosed, StreamkitError
 from ..groups import Consumer, Delivery, Group, GroupChanges, GroupSettings, Queue, RunReport, Settlement
 from ..groups.run import Stop, check_run, log_failure, log_loss
 from ..warn import warn
@@ -128,9 +128,15 @@ class AsyncConsumer(_Wrapped[Consumer]):
                 self.sync.release(delivery)
 
     async def __aiter__(self) -> AsyncGenerator[Delivery, None]:
-        """Yield deliveries, one after the other, without end."""
-        while True:
-            for delivery in await self.receive(1, wait=60.0):
+        """Yield deliveries, one after the other, until the consumer is closed."""
+        while not self.sync.closed:
+            try:
+                found = await self.receive(1, wait=60.0)
+            except StoreClosed:
+                if self.sync.closed:  # meanwhile, by another task
+                    return
+                raise
+            for delivery in found:
                 yield delivery
 
     ack = _awaited(Consumer.ack)
@@ -140,6 +146,11 @@ class AsyncConsumer(_Wrapped[Consumer]):
     extend = _awaited(Consumer.extend)
     flush = _awaited(Consumer.flush)
     close = _awaited(Consumer.close)
+
+    @property
+    def closed(self) -> bool:
+        """See `Consumer.closed`."""
+        return self.sync.closed
 
     def is_held(self, delivery: Delivery) -> bool:
         """See `Consumer.is_held`."""

@@ -18,6 +18,7 @@ from ..clock import Clock
 from ..errors import DeliveryLost, StoreClosed, StreamkitError
 from ..log.notifier import Notifier
 from ..names import check_name
+from ..store import inner
 from ..warn import warn
 from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change
@@ -207,8 +208,14 @@ class Consumer:
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield deliveries, one after the other, until the consumer is closed."""
-        while not self._closed:
-            yield from self.receive(1, wait=60.0)
+        while not self.closed:
+            try:
+                found = self.receive(1, wait=60.0)
+            except StoreClosed:
+                if self.closed:  # meanwhile, by another thread
+                    return
+                raise
+            yield from found
 
     def seen(self) -> tuple[int, ...]:
         """Return a value that changes once this process knows more of the source, or of the group."""
@@ -525,6 +532,11 @@ class Consumer:
         check_type(delivery, Delivery, "delivery is a Delivery, from receive()")
         return _key(delivery) in self._held
 
+    @property
+    def closed(self) -> bool:
+        """True after the first call of `close`."""
+        return self._closed
+
     def flush(self) -> None:
         """Write all acknowledgements, and return when they are durable."""
         self._core.flush()
@@ -534,6 +546,8 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("the consumer is closed: ask the group for another one")
+        # On a remote store the core goes on for a while after the last handle was closed.
+        inner(self._group.store)
 
     def close(self, *, give_back: bool = True, error: BaseException | None = None) -> None:
         """Write the acknowledgements and return the other entries to the group: uncounted, or as failed because of

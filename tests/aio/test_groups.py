@@ -122,6 +122,31 @@ def test_a_receive_that_is_cancelled_holds_nothing_back() -> None:
     run(work)
 
 
+def test_an_iteration_ends_when_another_task_closes_the_consumer() -> None:
+    async def work() -> None:
+        async with opened() as store:
+            await store.produce("orders", "s", [Record(b"0")])
+            consumer = (await store.group("orders", "billing")).consumer(linger=0)
+            settled = asyncio.Event()
+
+            async def handle() -> int:
+                count = 0
+                async for delivery in consumer:
+                    await consumer.ack(delivery)
+                    count += 1
+                    settled.set()
+                return count
+
+            handling = asyncio.create_task(handle())
+            await settled.wait()
+            await consumer.close()
+            assert await handling == 1
+            assert consumer.closed
+            assert [delivery async for delivery in consumer] == []
+
+    run(work)
+
+
 def test_a_receive_of_several_of_a_key_is_cancelled_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give back once: deliveries that went back with the first one do not go back again."""
     began, go, receive = threading.Event(), threading.Event(), Consumer.receive

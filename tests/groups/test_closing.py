@@ -14,8 +14,8 @@ import pytest
 from fix_stores import Subject
 
 import streamkit
-from streamkit import Record, Store, Unavailable
-from streamkit.groups import Delivery
+from streamkit import Record, Store, StoreClosed, Unavailable
+from streamkit.groups import Consumer, Delivery
 from streamkit.groups import consumer as consumer_module
 from streamkit.groups.core import Core
 from streamkit.run import Program
@@ -86,6 +86,37 @@ def test_a_consumer_is_closed_while_another_thread_releases_a_delivery(
     consumer.close()
     status = group.status()
     assert (status.pending, status.ready) == (0, 3)
+
+
+def test_an_iteration_ends_when_another_thread_closes_the_consumer(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(subject.store, 1)
+    consumer = subject.store.group("orders", "billing").consumer(linger=0)
+    wait, closes = Consumer._wait, threading.Thread(target=consumer.close)
+
+    def waits(consumer: Consumer, seen: tuple[int, ...], seconds: float) -> None:
+        closes.start()
+        monkeypatch.setattr(Consumer, "_wait", wait)
+        closes.join()
+
+    monkeypatch.setattr(Consumer, "_wait", waits)
+    for delivery in consumer:
+        consumer.ack(delivery)
+    assert consumer.closed
+    assert not closes.is_alive()
+    status = subject.store.group("orders", "billing").status()
+    assert (status.acked, status.pending) == (1, 0)
+
+
+def test_an_iteration_over_a_closed_store_raises(subject: Subject) -> None:
+    put(subject.store, 1)
+    consumer = subject.store.group("orders", "billing").consumer(linger=0)
+    deliveries = iter(consumer)
+    consumer.ack(next(deliveries))
+    subject.store.close()
+    with pytest.raises(StoreClosed, match="store"):
+        next(deliveries)
 
 
 def test_a_store_that_opened_a_group_is_freed() -> None:
