@@ -62,6 +62,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = MappingProxyType(
         "put": (*_CHANGE, Fault.CONFLICT),
         "delete": (*_CHANGE, Fault.PARTIAL, Fault.CRASH_PARTIAL),
         "scrub": _ANY,
+        "remove_leftovers": _ANY,
         "acquire": (*_CHANGE, Fault.CONFLICT),
         "is_held": _ANY,
         "renew": (*_CHANGE, Fault.CONFLICT),

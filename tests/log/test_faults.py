@@ -434,3 +434,12 @@ def test_a_backend_can_be_wrapped_alone() -> None:
     with pytest.raises(Unavailable):
         backend.get(b"p", [b"k"])
     assert backend.get(b"p", [b"k"]) == [None]
+
+
+def test_the_removal_of_leftovers_may_fail_too() -> None:
+    leaving = MemoryDriver().open(STORE)
+    leaving.remove_leftovers = lambda: "try again in an hour"  # type: ignore[attr-defined]
+    backend = FaultyBackend(leaving, Plan.at(0, Fault.UNAVAILABLE, kind="remove_leftovers"))
+    with pytest.raises(Unavailable):
+        backend.remove_leftovers()
+    assert backend.remove_leftovers() == "try again in an hour"
