@@ -22,7 +22,7 @@ __all__ = ["Lease", "LeaseGrant", "acquire", "check_grant", "check_store", "is_h
 
 _LONGEST_PAUSE = 0.5
 _EARLY = 0.05
-"""`lost` is set so much of the ttl before it ends, so that a thread that wakes up late is still in time."""
+"""The share of the ttl before its end at which `lost` is set. A thread that wakes up late is then still in time."""
 
 
 class LeaseGrant(msgspec.Struct, frozen=True, array_like=True):

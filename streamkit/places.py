@@ -86,7 +86,7 @@ def look_at(store: Store, space: str, segments: Sequence[str]) -> list[int]:
 
 
 def last_sequences(store: Store, space: str, segments: Sequence[str]) -> list[int]:
-    """The same of segments anywhere, as of the last look at their partitions."""
+    """The last sequence of each of `segments`, which may live on any partitions, as of the last look at these."""
     found, _ = inner(store).look_up(space)
     if found is None:
         return [0] * len(segments)

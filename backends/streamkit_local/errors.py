@@ -24,7 +24,7 @@ def damage(path: str, what: str) -> CorruptData:
 
 
 def of_partition(error: CorruptData, partition: bytes) -> CorruptData:
-    """The same error. It names the space of the partition, and how to salvage the space."""
+    """The error with the space of the partition, and with the way to salvage the space."""
     owner, text = owner_of(partition), str(error)
     if owner is None or not text.endswith(_RESTORE):
         return error

@@ -55,7 +55,7 @@ def claim_end(head: Head, file: OpenFile, base: int) -> None:
 
 
 def claim_end_of(path: str, partition: bytes, timeout: float) -> None:
-    """The same for a partition that is not open."""
+    """Claim the end of a partition that is not open."""
     head = Head(os.path.join(path, "head"), partition)
     base = head.position(head.words[BASE])
     file = OpenFile(os.open(os.path.join(path, log_name(base)), os.O_RDWR))

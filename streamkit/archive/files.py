@@ -51,7 +51,7 @@ class TableFiles:
         return self._filesystem
 
     def sized(self, sizes: Mapping[str, int]) -> Any:
-        """The same file system, which need not ask how large the files in `sizes` are: a request less for each."""
+        """The file system with known sizes: it makes one request less for each file in `sizes`."""
         import pyarrow.fs as fs
         from deltalake.fs import DeltaStorageHandler
 

@@ -53,7 +53,7 @@ __all__ = [
 FORMAT = 1
 CHECKPOINT_LINES = 20_000
 CHECKPOINT_BYTES = 16 << 20
-"""A checkpoint follows after so many lines, or bytes of lines."""
+"""Lines, and bytes of lines, after which a checkpoint follows."""
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, gc=False):

@@ -22,7 +22,7 @@ __all__ = ["check_parquet", "is_parquet", "read_parquet", "write_parquet"]
 _MAGIC = b"PAR1"
 _ROWS = 20_000
 _BYTES = 16 << 20
-"""A row group ends after so many rows, or bytes of lines."""
+"""Rows, and bytes of lines, after which a row group ends."""
 
 
 def is_parquet(file: BinaryIO) -> bool:

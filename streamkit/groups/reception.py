@@ -56,7 +56,7 @@ class Reception:
         """The number of claimers that may still be made."""
         self._changed = threading.Condition()
         self.waiter = self._make()
-        """Claims nothing; calls wait with it for news."""
+        """Claims nothing; calls wait with it for entries."""
 
     def _make(self) -> _Claimer:
         claimer = _Claimer(self._group, _NAMELESS)

@@ -13,7 +13,7 @@ __all__ = ["CommitBase", "LoneBase", "SharedBase"]
 LoneBase = tuple[SegmentRow, int, int, int, int, Look]
 """The segment's status, and the number, timestamp, position, size and look of a `CommitBase`."""
 SharedBase = tuple[list[SegmentRow], int, int, int, int, Look]
-"""The same with the statuses of several segments."""
+"""The fields of `LoneBase`, with the statuses of several segments."""
 
 
 class CommitBase(msgspec.Struct, frozen=True, gc=False):

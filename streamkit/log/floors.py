@@ -149,7 +149,7 @@ def join_controls(controls: Iterable[Control]) -> Control | None:
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same sequences as ranges in order that do not touch. Two erasures may have named the same."""
+    """The sequences of `ranges` as ranges in order that do not touch. Two erasures may name the same sequences."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:

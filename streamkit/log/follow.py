@@ -24,7 +24,7 @@ _TOLD = 100_000
 
 
 class PollTimer:
-    """Waits for news, and ends after `timeout` seconds of silence (None: never)."""
+    """Waits for new entries, and ends after `timeout` seconds without any (None: never)."""
 
     def __init__(
         self,

@@ -17,11 +17,11 @@ from ..compression import load_zstd
 __all__ = ["MAGIC", "encode_fitting"]
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-"""Begins every frame of zstd. Where room is short it is left out."""
+"""The first bytes of every frame of zstd. They are left out if room is short."""
 _BLOCK = 128 << 10
 """The most bytes of a block of zstd."""
 _APART = (32 << 10, 64 << 10, 16 << 10, 8 << 10)
-"""Payloads of so many bytes begin a block, and so do others after so many bytes."""
+"""Divisions into blocks that are tried: a block begins at a payload of this size, and after this many bytes."""
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 

@@ -16,7 +16,7 @@ __all__ = ["BlockRows", "Index", "MakeIndex", "RunGone"]
 
 
 class BlockRows(Protocol):
-    """Sorted rows in memory: a block of a run. That of the compiled codec is for the codec alone."""
+    """Sorted rows in memory: a block of a run. Only the compiled codec reads the blocks that it made."""
 
     def between(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         """The rows with start <= key < end."""

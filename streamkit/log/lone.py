@@ -20,7 +20,7 @@ Lone = tuple[bytes, bytes, SegmentRow, Piece, TRX, SegmentStatus | None]
 """The transaction's key and record. The status of its segment after it: as a row, and as its caller gets it, None if
 the space has several partitions. The piece of its frame, and its name."""
 Shared = tuple[bytes, bytes, list[SegmentRow], list[Piece], TRX, list[SegmentStatus | None]]
-"""The same of a transaction with several frames, each of another segment."""
+"""The fields of `Lone`, for a transaction with several frames, each of another segment."""
 Read = tuple[int, dict[str, list[Piece]], list[int], int, int, int]
 """Transactions that follow each other: how many there are, the pieces of each segment, and each of their timestamps
 once. The entries and the bytes of payload in the partition after them, and the entries of the last one."""

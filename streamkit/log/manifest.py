@@ -26,7 +26,7 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: int
 
     def stored(self, etag: str, start: int = 0) -> RunFile:
-        """The same section, now that it was put: its row's etag, and where in that row it begins."""
+        """The section after it was put: with its row's etag, and its first byte in that row."""
         return msgspec.structs.replace(self, etag=etag, start=start)
 
 

@@ -66,7 +66,7 @@ _LAST = 1 << 62
 _RAW = 64 << 10
 """Bytes of records in a block."""
 _LARGE = 16 << 10
-"""A record of so many bytes has a block of its own, which is not compressed: its frames are."""
+"""Bytes of a record that has a block of its own. The block is not compressed, because the frames are."""
 _FEW = 16 << 10
 """Neighbouring blocks of fewer bytes become one when packs are merged."""
 

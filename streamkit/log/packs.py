@@ -20,7 +20,7 @@ __all__ = ["Frame", "PackFile", "Packs", "TableCache", "in_pack"]
 _AHEAD = 1 << 20
 """Bytes of neighbouring blocks that one request brings."""
 _AHEAD_LOCAL = 1 << 16
-"""The same where a call is no network request: a page reads little more than its own blocks."""
+"""Bytes of neighbouring blocks that one call brings on a local disk: a page reads little more than its own blocks."""
 _TABLES = 4 << 20
 
 Frame = tuple[int, int, int]
@@ -200,7 +200,7 @@ class Packs:
             yield from found
 
     def batches(self, first: int, last: int) -> Iterator[PackRows]:
-        """The same in parts, which are not empty, each to be read once."""
+        """Yield the transactions of `records` in parts. No part is empty, and each can be read once."""
         number = first
         while number <= last and (found := self._pack(number)) is not None:
             file, table = found
@@ -274,5 +274,5 @@ class Packs:
 
 
 def in_pack(file: PackFile, error: StreamkitError) -> StreamkitError:
-    """The same error, naming the file."""
+    """The error with the name of the pack."""
     return type(error)(f"the pack {run_key(file.id)!r}: {error}")

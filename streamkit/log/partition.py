@@ -168,7 +168,7 @@ class Partition:
         return f"space {self.space!r}, partition {self.partition}, transaction {number}"
 
     def with_location(self, error: StreamkitError, number: int) -> StreamkitError:
-        """The same error with the place, and with the remedy if it is damage."""
+        """The error with the place, and with the remedy if it is damage."""
         return type(error)(self._with_remedy(f"{self.where(number)}: {error}", error))
 
     def _with_remedy(self, text: str, error: StreamkitError) -> str:
@@ -395,7 +395,7 @@ class Partition:
 
     @property
     def nothing_removed(self) -> bool:
-        """The same as `LogView.nothing_removed`, of the present state and without a view."""
+        """True if no entry was ever removed or archived, as far as is known. It makes no view."""
         head = self.head
         return not (
             self.floor.number > 1 or self.thinned or head.archived or head.released or self.retention or self.erasing

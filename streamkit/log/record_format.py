@@ -90,8 +90,9 @@ _BELOW = 16
 """Flag: the payloads were trimmed, not erased."""
 _REASONS = {1: REMOVED["trimmed"], 3: REMOVED["erased"]}
 _ROOM = 16
+"""Bytes that a compressed body has to spare."""
 _SHARE = 4
-"""Bytes that a compressed body has to spare, and one more for so many entries."""
+"""The number of entries for each further spare byte."""
 SMALL = 512
 """Bytes of a body from which on it may be compressed."""
 _SAMPLE = 4096

@@ -126,7 +126,7 @@ class Request:
         return b", ".join(values) if values else None
 
     def text_header(self, name: bytes) -> str | None:
-        """The same, as text of UTF-8."""
+        """The value of a header as UTF-8 text; None if it is absent."""
         value = self.header(name)
         if value is None:
             return None

@@ -15,8 +15,8 @@ __all__ = ["OpenStream"]
 class OpenStream(Waiter):
     """A response that is open, from `request.stream(…)`. A handler ends it by returning None.
 
-    `write` sends a piece at once, and waits while the client does not read. `wait` returns when something called
-    `wake`: news, a silence that is due to be broken (`is_silent`), the client's leaving (then it raises Gone).
+    `write` sends a piece at once, and waits while the client does not read. `wait` returns after a call of `wake`:
+    for new entries, or for a silence that must be broken (`is_silent`). It raises Gone if the client has left.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Waiting for news without a timer for each wait: news wakes the waiter, and one ticker looks after all streams."""
+"""Waiting for new entries without a timer for each wait: they wake the waiter, and one ticker serves all streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Ticker", "Waiter"]
 
 
 class Waiter:
-    """A request that waits. A source of news calls `wake`; waking twice, or for nothing, is fine.
+    """A request that waits. Other code calls `wake` after a change; waking twice, or for nothing, is fine.
 
     Watches the client meanwhile, from `watch` to `close`.
     """

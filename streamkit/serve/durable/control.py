@@ -78,7 +78,7 @@ class Control:
             return json_answer({"error": error}, refused.status)
 
     async def answer_wake(self, request: Request, path: str, base_url: str) -> Answer:
-        """The same for a caller with the token of a wake. Its requests are limited like those of a key."""
+        """The answer to a caller with the token of a wake. Its requests are limited like those of a key."""
         id = unquote(path.split("/")[1])
         try:
             await self._token(id, request)

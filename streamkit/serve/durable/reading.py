@@ -35,7 +35,7 @@ def walk(streams: Streams, parts: Iterable[Part], after: int) -> AsyncGenerator[
 
 
 def _walk(store: Store, space: str, parts: Iterable[Part], after: int) -> Iterator[tuple[int, bytes]]:
-    """The same, for a thread."""
+    """Yield the messages as `walk` does, in a thread."""
     with _refusing():
         for part in parts:
             for entry in _entries(store, space, part, after):

@@ -150,7 +150,8 @@ class Registry:
         return True
 
     async def replace_and_tell(self, kept: Kept, after: Subscription, event: bytes) -> bool:
-        """The same, and append `event` to the wake stream in the same transaction. Refused if that takes none."""
+        """Write `after` as `replace` does, and `event` to the wake stream in the same transaction. Refused if that
+        stream takes no event."""
         streams, wake_stream = self._streams, after.config.wake_stream
         assert wake_stream is not None
         path = wake_stream.strip("/")

@@ -135,7 +135,7 @@ class StreamRoutes:
         return await self._of(request).answer(request, path, base)
 
     async def by_token(self, request: Request) -> Answer:
-        """The same for a caller with the token of a wake. A store that it names begins nothing in the background."""
+        """The reserved resources, for a caller with the token of a wake. It starts no work in the background."""
         base, _, path = stream_url(request).partition("/__ds/")
         return await self._of(request, begin=False).answer_wake(request, path, base)
 

@@ -33,7 +33,7 @@ class Call(msgspec.Struct, kw_only=True):
     streams: bool = False
     """True for a subscription: its answer is a stream of events."""
     waits: bool = False
-    """True for a call that may wait for news, and counts like a subscription meanwhile."""
+    """True for a call that may wait for new entries, and counts like a subscription meanwhile."""
     order: frozenset[str] = frozenset()
     """Calls of a connection that share one of these texts are handled in their order."""
     group: str = ""

@@ -86,7 +86,7 @@ class Socket(OpenStream):
         self._lock = asyncio.Lock()
         self._running: set[Exchange] = set()
         self._subscriptions: dict[bytes, Exchange] = {}
-        """The exchanges that wait for news: subscriptions, and requests that wait."""
+        """The exchanges that wait for new entries: subscriptions, and requests that wait."""
         self._last: dict[str, Exchange] = {}
         """The latest exchange for each text of `Call.order`."""
         self._held: dict[str, set[str]] = {}

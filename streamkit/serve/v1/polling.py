@@ -24,7 +24,7 @@ async def poll(
     wait: float,
     read: Callable[[Store], tuple[T, Found]],
 ) -> tuple[T, Found]:
-    """read(store) in a thread; if it finds nothing, again when there is news, for `wait` seconds at most."""
+    """Call read(store) in a thread. If it finds nothing, call it again after new entries, for up to `wait` seconds."""
     if not wait:
         return await store.calls.call(read, store.sync)
     end = asyncio.get_running_loop().time() + wait
