@@ -338,6 +338,25 @@ def test_the_overview_shows_sizes_and_spaces(console: Console, admin: Any) -> No
     admin.get_by_role("img", name=re.compile(r"^Chart: \d+ entries")).wait_for()
 
 
+def test_a_size_that_takes_long_is_asked_for_less_often(console: Console, admin: Any) -> None:
+    asked: list[str] = []
+
+    def slow(route: Any) -> None:
+        asked.append(route.request.url)
+        admin.clock.run_for(3_000)
+        route.continue_()
+
+    admin.clock.install()
+    admin.route(f"**/v1/stores/{console.served.id}", slow)
+    console.go(admin)
+    admin.get_by_text("Stored bytes by tier").wait_for()
+    admin.clock.run_for(45_000)
+    admin.get_by_text("Stored bytes by tier").wait_for()
+    assert len(asked) == 1
+    with admin.expect_request(f"**/v1/stores/{console.served.id}"):
+        admin.clock.run_for(30_000)
+
+
 def test_entries_begin_anywhere_and_show_gaps_in_their_place(console: Console, admin: Any) -> None:
     console.go(admin, "spaces", "orders", "segments", "order-003?from=beginning")
     rows = entries_of(admin)

@@ -123,13 +123,15 @@ export function useLoad(load, deps, every = 0) {
     let timer = 0
     const run = async () => {
       if (document.hidden && every) { timer = setTimeout(run, every); return }
+      const begun = performance.now()
       try {
         const data = await load(abort.signal)
         if (!abort.signal.aborted) setState({ data, error: null })
       } catch (error) {
         if (!abort.signal.aborted) setState(was => ({ data: was.data, error }))
       }
-      if (every && !abort.signal.aborted) timer = setTimeout(run, every)
+      // A load that takes long, such as the size of a store of 10,000 spaces, is repeated less often.
+      if (every && !abort.signal.aborted) timer = setTimeout(run, Math.max(every, 20 * (performance.now() - begun)))
     }
     run()
     return () => { abort.abort(); clearTimeout(timer) }
