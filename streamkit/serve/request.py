@@ -152,8 +152,9 @@ class Request:
 
     # -- the body -----------------------------------------------------------------------------------------------
 
-    async def body(self) -> bytes:
-        """The whole body. A Problem if it is too large or comes too slowly; Gone if the client left before its end."""
+    async def body(self, most: int = 0) -> bytes:
+        """The whole body. A Problem if it is larger than `most` (0: than the server takes) or comes too slowly; Gone if
+        the client left before its end."""
         if self._body is None:
             if b"content-encoding" in self._named and (self.joined(b"content-encoding") or b"").lower() != b"identity":
                 raise Problem(
@@ -161,15 +162,15 @@ class Request:
                     "the server takes bodies without a Content-Encoding; send the body as it is",
                     headers=((b"accept-encoding", b"identity"),),
                 )
-            self._body = await self._read_body()
+            self._body = await self._read_body(most)
         return self._body
 
-    async def _read_body(self) -> bytes:
+    async def _read_body(self, most: int) -> bytes:
         limits = self.service.limits
-        most = limits.body_bytes
+        most = min(most, limits.body_bytes or most) if most else limits.body_bytes
         length = self.header(b"content-length")
         if length is not None and most and length.isdigit() and int(length[:20]) > most:
-            raise _too_large(most)
+            raise _too_large(most, limits.body_bytes)
         receiving = self._receive().__await__()
         try:
             waits_for = next(receiving)
@@ -179,7 +180,7 @@ class Request:
             if first["type"] == "http.request" and not first.get("more_body"):
                 data: bytes = first.get("body", b"")
                 if most and len(data) > most:
-                    raise _too_large(most) from None
+                    raise _too_large(most, limits.body_bytes) from None
                 return data
         else:
             first = None
@@ -194,7 +195,7 @@ class Request:
                     chunk = message.get("body", b"")
                     size += len(chunk)
                     if most and size > most:
-                        raise _too_large(most)
+                        raise _too_large(most, limits.body_bytes)
                     self.service.gate.take_bytes(len(chunk))
                     self._taken += len(chunk)
                     chunks.append(chunk)
@@ -276,12 +277,13 @@ class _Resumed:
         return (yield from self._rest)
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(
-        "body-too-large",
-        f"the body is larger than {most} bytes; send it in parts, or raise the limit of the server",
-        headers=((b"connection", b"close"),),
-    )
+def _too_large(most: int, limit: int) -> Problem:
+    """The problem of a body with more than `most` bytes; `limit` is the server's own."""
+    detail = f"the body is larger than {most} bytes; send it in parts"
+    if most < limit or not limit:
+        return Problem("body-too-large", detail)  # the rest is passed over, so that the client gets the answer
+    detail += ", or raise the limit of the server"
+    return Problem("body-too-large", detail, headers=((b"connection", b"close"),))
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:

@@ -74,16 +74,15 @@ class Control:
         try:
             return await self._answer(request, path, base_url)
         except Refused as refused:
-            error: dict[str, Any] = {"code": refused.code, "message": refused.reason, **refused.fields}
-            return json_answer({"error": error}, refused.status)
+            return _refusal(refused)
 
     async def answer_wake(self, request: Request, path: str, base_url: str) -> Answer:
         """The answer to a caller with the token of a wake. Its requests are limited like those of a key."""
         id = unquote(path.split("/")[1])
         try:
             await self._token(id, request)
-        except Refused:
-            return await self.answer(request, path, base_url)  # says why
+        except Refused as refused:
+            return _refusal(refused)  # the body of a caller without a token is not read
         gate, access = request.service.gate, Access(id=f"wake {self.streams.store.id} {id}")
         gate.enter(access)
         try:
@@ -256,6 +255,11 @@ class Control:
         found = (await self.registry.signer()).check(token.strip(), id)
         await self._find(id)
         return found
+
+
+def _refusal(refused: Refused) -> Answer:
+    error: dict[str, Any] = {"code": refused.code, "message": refused.reason, **refused.fields}
+    return json_answer({"error": error}, refused.status)
 
 
 def _fence(now: Subscription, report: _Report, generation: int, wake: str, at: int) -> None:

@@ -50,9 +50,7 @@ async def body_of(request: Request, kind: type[T], most: int = _SMALL) -> T:
     """The body as JSON of a type. A Problem if it is not, or has more than `most` bytes."""
     if request.media_type != "application/json":
         raise Problem("unsupported-media-type", "the body of this request is application/json")
-    body = await request.body()
-    if len(body) > most:
-        raise Problem("body-too-large", f"the body of this request has at most {most} bytes; send it in parts")
+    body = await request.body(most)
     _check_text(body)
     try:
         return json_decoder(kind).decode(body)
@@ -62,7 +60,7 @@ async def body_of(request: Request, kind: type[T], most: int = _SMALL) -> T:
 
 async def optional_body_of(request: Request, kind: type[T]) -> T:
     """The body as `body_of` reads it; without one, the defaults of the type."""
-    return await body_of(request, kind) if await request.body() else kind()
+    return await body_of(request, kind) if await request.body(_SMALL) else kind()
 
 
 def _invalid(error: Exception, line: int = 0) -> Problem:
