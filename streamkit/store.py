@@ -520,8 +520,11 @@ class Store:
             delete_space(self._backend, space, partitions, delete_archive)
         elif has_remains(self._backend, space):
             delete_space(self._backend, space, self._damaged_partitions(space), lambda: None)
-        elif has_import(self._backend, space):
-            remove_import(self._backend, space)
+        else:
+            if has_import(self._backend, space):
+                remove_import(self._backend, space)
+            if self._shared.has_archive(space):
+                self._shared.delete_archive(space)  # an archiver was at work longer than the deletion
         self._shared.forget_space(space)
 
     def _half_deleted(self, space: str) -> list[Partition]:

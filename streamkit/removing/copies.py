@@ -84,14 +84,41 @@ class Copies:
         if not self._shared.exists(space):
             done = self._delete_published(space).plus(self.forget_failures(space, lambda failure: True))
             left = self.remove_leftovers()
-            unfinished = incomplete_writes(self._shared.backend, space)
-            return done.plus(Rewritten(unreached=(*unfinished, left) if left else tuple(unfinished)))
+            unreached = [*incomplete_writes(self._shared.backend, space), *([left] if left else ())]
+            if self._shared.has_archive(space):
+                # An archiver may have written it after the deletion. If the log was lost, it is the last copy.
+                unreached.append(
+                    f"space {space!r} does not exist, but files of its archive do, and they may hold entries: "
+                    f"delete_space({space!r}) removes them"
+                )
+            return done.plus(Rewritten(unreached=tuple(unreached)))
         text = f"space {space!r} has lost its head, so its entries were not found: {repair_for(space)}"
         return Rewritten(unreached=(f"{text}. Erase again then",))
 
-    def clean_earlier(self, space: str) -> Rewritten:
-        """Erase the remains of deleted spaces that had the name of this one: published views, and texts of failures."""
-        return self._delete_published(space).plus(self.forget_removed(space))
+    def clean_earlier(self, first: Partition) -> Rewritten:
+        """Erase the remains of deleted spaces that had the name of this one: published views, and texts of failures.
+        Name their archive."""
+        done = self._delete_published(first.space).plus(self.forget_removed(first.space))
+        left = self._earlier_archive(first)
+        return done.plus(Rewritten(unreached=(left,))) if left else done
+
+    def _earlier_archive(self, first: Partition) -> str | None:
+        """A sentence if an archiver of a deleted space has left its files where those of this space belong."""
+        if not self._shared.has_archive(first.space):
+            return None
+        table = self._shared.archive(first.space).table
+        table.forget()
+        try:
+            state = table.state()
+            if state is not None:
+                table.check_incarnation(state, first.settings)
+                return None
+        except UNREADABLE as error:
+            return f"the archive may hold entries of a deleted space: {error}. Then erase again"
+        return (
+            f"{table.url} holds files and no table. If no archiver is at work, one has left them, maybe after a "
+            "deletion of the space: remove that directory, and erase again"
+        )
 
     def forget_erased(self, space: str, ranges: Ranges) -> Rewritten:
         """Erase the texts of failures at entries of the ranges."""

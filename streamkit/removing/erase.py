@@ -171,7 +171,7 @@ def erase_space(
         clear_inbox(partition, wanted.may_take)
         forgotten = forgotten or (metadata is not None and hidden_up_to(partition) > 0)
     if not dry_run and has_earlier(space.partitions[0]):
-        done = done.plus(copies.clean_earlier(space.name))
+        done = done.plus(copies.clean_earlier(space.partitions[0]))
     elif forgotten:
         done = done.plus(copies.forget_removed(space.name))
     total = _completed(total, done, space.partitions[0].clock)

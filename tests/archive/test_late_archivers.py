@@ -299,3 +299,33 @@ def test_a_trim_while_the_archiver_writes_is_no_damage(world: World, monkeypatch
             (78, "cold"), (79, "cold"), (80, "cold"),
         ]  # fmt: skip
         assert reader.verify(SPACE).ok
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+def test_an_erasure_names_the_archive_of_an_archiver_that_slept_through_a_deletion(
+    world: World, monkeypatch: pytest.MonkeyPatch, killed: bool, again: bool
+) -> None:
+    slow, fast = world.process(), world.process()
+    fill(slow, "old", 5)
+    write_file = write.write_file
+
+    def write_late(*arguments: Any) -> Any:
+        fast.delete_space(SPACE)
+        if again:
+            fill(fast, "new", 2)
+        written = write_file(*arguments)
+        if killed:
+            raise Stop
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "write_file", write_late)
+        with pytest.raises((Stop, StoreClosed)):
+            slow.archive(SPACE)
+    assert world.archived_payloads(), "there is nothing to be removed"
+    (text,) = world.process().erase(SPACE, "t").unreached
+    assert ("emove that directory" if again else "delete_space('a') removes them") in text
+    world.process().delete_space(SPACE)
+    assert world.files() == []
+    assert world.process().erase(SPACE, "t").unreached == ()
