@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from ..errors import CorruptData, LeaseLost, UnsupportedVersion
+from ..errors import CorruptData, LeaseLost, UnsupportedVersion, repair_for
 from ..index.head_change import change_head
 from ..log.partition import Partition
 from ..log.rows import Head
@@ -233,7 +233,9 @@ def move_watermark(partition: Partition, number: int) -> None:
         if head.archived >= number:
             return head
         if head.watermark < number:
-            raise CorruptData(f"{partition.where(number)} is archived, but not in the index")
+            raise CorruptData(
+                f"{partition.where(number)} is archived, but not in the index: {repair_for(partition.space)}"
+            )
         return replace(head, archived=number)
 
     head, etag = partition.known_head()

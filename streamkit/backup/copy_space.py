@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..errors import CorruptData, Unavailable
+from ..errors import CorruptData, Unavailable, repair_for
 from ..log.erased import erasures_of
 from ..log.floors import Erasure
 from ..log.keys import ARCHIVE, GRACE, HEAD, run_key, transaction_number
@@ -92,7 +92,10 @@ def _copy_partition(
             value = partition.backend.get(key, [run_key(id)])[0]
             if value is None:
                 if _head(partition)[0] == head_row:
-                    raise CorruptData(f"space {space!r}: the head names the file {run_key(id)!r}, which is not there")
+                    raise CorruptData(
+                        f"space {space!r}: the file {run_key(id)!r}, which the head names, is missing: "
+                        f"{repair_for(space)}"
+                    )
                 raise SpaceMoved
             repository.put_file(space, index, id, value.data)
     chunks = _copy_rows(partition, repository, head, before)

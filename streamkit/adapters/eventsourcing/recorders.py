@@ -409,6 +409,6 @@ def _check_growth(segment: str, numbers: list[int]) -> None:
     for before, number in pairwise(numbers):
         if number <= before:
             raise IntegrityError(
-                f"{segment!r} is at {before} already, and {number} is not after it: somebody else was faster. Get it "
+                f"{segment!r} is at {before} already, and {number} is not after it: another writer was faster. Get it "
                 "again, and decide again"
             )
