@@ -115,7 +115,7 @@ class _Thread:
                 self._values.setdefault((part.namespace, channel, version), value)
             return
         writes = self._writes.setdefault((part.namespace, part.checkpoint), {})
-        for index, channel, value in part.writes:
+        for index, channel, value in reversed(part.writes):
             # The first write of a task counts; of errors, interrupts and the like it is the last one.
             if index >= 0 or (part.task, index) not in writes:
                 writes[part.task, index] = (part.path, channel, value)

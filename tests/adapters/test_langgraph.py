@@ -18,6 +18,7 @@ pytest.importorskip("langgraph.checkpoint.conformance")
 
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -111,6 +112,19 @@ def test_early_writes_outlast_a_prune(subject: Any) -> None:
     saver.put({"configurable": thread}, {**empty_checkpoint(), "id": "3"}, {}, {})
     assert [each.checkpoint["id"] for each in saver.list({"configurable": thread})] == ["3", "2"]
     assert saver.get_tuple(config).pending_writes == [("task", "said", "early")]
+
+
+def test_several_writes_of_one_call_count_as_in_langgraph(subject: Any) -> None:
+    def pending(saver: Any) -> Any:
+        config = saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
+        saver.put_writes(config, [("__resume__", ["yes"]), ("said", 1), ("__resume__", ["yes", "no"])], "task")
+        saver.put_writes(config, [("__error__", "one"), ("said", 2), ("__error__", "two")], "task")
+        return saver.get_tuple(config).pending_writes
+
+    wanted = [("task", "__resume__", ["yes", "no"]), ("task", "said", 1), ("task", "__error__", "two")]
+    found = pending(StreamkitSaver(subject.store))
+    assert sorted(found, key=str) == sorted(wanted, key=str)
+    assert sorted(pending(InMemorySaver()), key=str) == sorted(wanted, key=str)
 
 
 def test_a_fork_has_values_of_its_own(subject: Any) -> None:
