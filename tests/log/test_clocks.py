@@ -23,7 +23,7 @@ from harness.processes import Process, Service
 from streamkit import Client, OutcomeUnknown, Record, Store
 from streamkit.backend import Ambiguous
 from streamkit.index import runs, upkeep
-from streamkit.log import view
+from streamkit.log import segment_view
 from streamkit.log.keys import RUNS, partition_key
 from streamkit.log.manifest import Merge
 from streamkit.log.policy import REMOTE
@@ -365,7 +365,7 @@ def merge_everything(store: Store) -> None:
 
 
 def test_a_reader_whose_files_are_replaced_all_the_time_reads_on(tight: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((view, "_PIECES"), (runs, "_FIRST_AHEAD"), (runs, "_FIRST_AHEAD_REMOTE")):
+    for module, name in ((segment_view, "_PIECES"), (runs, "_FIRST_AHEAD"), (runs, "_FIRST_AHEAD_REMOTE")):
         monkeypatch.setattr(module, name, 1)
     other = tight.other()
     for number in range(2, 1000):

@@ -169,6 +169,7 @@ def test_stores_come_and_go_while_it_runs(client: Client) -> None:
         with pytest.raises(ValueError, match="already"):
             program.add(second)
         _until(lambda: (second.id, b"1") in seen)
+        _until(lambda: not any(turn.busy for turn in program._turns[first.id]))  # a turn that has begun sees more
         program.remove(first)
         first.produce("orders", "a", [Record(b"unseen")])
         second.produce("orders", "a", [Record(b"2")])

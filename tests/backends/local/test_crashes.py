@@ -520,7 +520,7 @@ def test_a_lock_that_is_never_given_back_is_an_error_in_time(local: LocalStore) 
     assert process.stdout.readline() == "ready\n"
     try:
         hasty = streamkit_local.connect(f"file://{local.root}", timeout=0.2).open(local.id)
-        with pytest.raises(Unavailable, match="holds the lock"):
+        with pytest.raises(Unavailable, match="has held the lock"):
             write(hasty, P, [Append(b"5", b"x")])
     finally:
         process.kill()
