@@ -33,7 +33,7 @@ _LEAST_TTL = 1.0
 _ATTEMPTS = 5
 """Attempts to note members as gone while others write too."""
 _JOINS = 100
-"""The number of joins, on average, of which one tidies."""
+"""One of this many joins tidies, on average."""
 _KEPT = 1000
 """Notes before those of present members, after which they are trimmed."""
 
