@@ -399,12 +399,13 @@ def last_entry(partition: Partition, segment: str, since: int | None = None) -> 
 def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
     """`drops`: those of the cache before the view was taken."""
     latest, counters = view.log.latest, view.log.counters
-    if view.nothing_removed and view.log.cached.get(segment) is None:
+    index = view.index if view.nothing_removed and view.log.cached.get(segment) is None else None
+    if index is not None:
         # The newest data row tells as much as the status, and it is read anyway.
         entry = _newest_entry(view, segment)
         if entry is not None:
             counters["cache_misses"] += 1
-            latest.keep(entry, drops, view.index)
+            latest.keep(entry, drops, index)
             return entry
     row = last_of(view, segment)
     if row.empty:
@@ -413,11 +414,13 @@ def _last_entry(view: LogView, segment: str, drops: int) -> Entry | None:
     known = latest.get(segment)
     if known is not None and known.sequence == last and (known.trx.number > view.cold_until or known.tier == "cold"):
         counters["cache_hits"] += 1
+        if index is not None:
+            latest.keep(known, drops, index)  # the next peek does not look for its data row again
         return known
     counters["cache_misses"] += 1
     entry = _load_last(view, segment, last)
     if type(entry.payload) is bytes and not view.erasing:
-        latest.keep(entry, drops)
+        latest.keep(entry, drops, index)
         return entry
     for batch in _Backwards(segment, Bounds())(view):  # the last one is erased, or may be
         for entry in reversed(batch.entries):
