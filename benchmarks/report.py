@@ -32,10 +32,7 @@ _BLOCKS = (
     "Without the twin, Python's interpreter takes two thirds of the time. It calls about 15 functions for each block."
 )
 _ENTRIES = "To make an entry takes 0.13 µs of CPU. The target allows 0.14 µs for everything."
-_START = (
-    "The target was set on a processor that starts Python in 3/4 of the time, and imports modules twice as fast. "
-    "msgspec imports typing_extensions where it is installed, as it is here. That takes about a fifth of the time."
-)
+_START = "The target was set on a processor that starts Python in 3/4 of the time, and imports modules twice as fast."
 _WHY = {
     "group: claim and acknowledge 1": "streamkit syncs each claim before it returns. Redis syncs once a second. "
     "The two differ by less than two rounds of one of them.",
