@@ -112,6 +112,7 @@ class Table(TableFiles):
         check_installed()
         super().__init__(location.table(store, space), location.options, location.writer(store, space))
         self.store = store
+        self._location = location
         self._space = space
         self._lock = threading.RLock()
         self._measured: OrderedDict[str, tuple[File, ...]] = OrderedDict()
@@ -441,6 +442,13 @@ class Table(TableFiles):
             with self.mapped(), contextlib.suppress(FileNotFoundError):
                 self.filesystem.delete_file(path)
         self.keep_deletions(paths)
+
+    def delete(self, settings: Settings) -> None:
+        """Delete the table, if it is that of the space with these settings, and not of another one of this name."""
+        self.forget()
+        state = self.state()
+        if state is not None and state.configuration.get(_INCARNATION) == settings.incarnation.hex():
+            self._location.delete(self.store, self._space)
 
     def drop(self, state: LogState, old: Sequence[File], partition: int) -> bool:
         """Forget files whose transactions were trimmed. False if the table has a newer version."""

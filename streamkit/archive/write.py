@@ -7,11 +7,12 @@ A file that no commit names does not count. Readers read transactions above the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from ..errors import CorruptData, LeaseLost, UnsupportedVersion, repair_for
+from ..errors import CorruptData, LeaseLost, StreamkitError, UnsupportedVersion, repair_for
 from ..index.head_change import change_head
 from ..log.partition import Partition
 from ..log.rows import Head
@@ -115,6 +116,15 @@ def archive_partitions(
     except LeaseLost:
         # They may hold entries that were erased meanwhile, and no later erasure will look for those.
         table.discard(file for part in growing for file in part.files)
+        raise
+    except StreamkitError:
+        partition = growing[0].partition
+        with suppress(StreamkitError):
+            if partition.look_for_end() or partition.find_end():
+                # The deletion of the space may have removed the archive before these files were written.
+                table.discard(file for part in growing for file in part.files)
+                lease.check()
+                table.delete(partition.settings)
         raise
 
 

@@ -525,11 +525,8 @@ class Partition:
         self.lost = True
         if found is not None and found.settings.incarnation != self.settings.incarnation:
             return self._was_deleted(f"space {self.space!r}, partition {self.partition}")
-        for row in self.backend.scan(self.key, self.transaction_key(0), self.last_key, limit=1):
-            number = transaction_number(row.key)
-            with suppress(CorruptData, UnsupportedVersion):
-                if self.decode_header(row.data, number).ended:
-                    return self.has_ended(number)
+        if number := self.find_end():
+            return self.has_ended(number)
         return CorruptData(
             f"space {self.space!r}, partition {self.partition}: its head is gone; if it or its store was deleted, open "
             "the store again with client.store(…)"
@@ -650,6 +647,15 @@ class Partition:
         with suppress(StoreClosed):
             self.refresh()
         return self.ended
+
+    def find_end(self) -> int:
+        """The number of the first stored transaction, if a deletion of the space has left it there; else 0."""
+        for row in self.backend.scan(self.key, self.transaction_key(0), self.last_key, limit=1):
+            number = transaction_number(row.key)
+            with suppress(CorruptData, UnsupportedVersion):
+                if self.decode_header(row.data, number).ended:
+                    return number
+        return 0
 
     def has_ended(self, number: int) -> StoreClosed:
         """The error for a log that ends with transaction `number`."""

@@ -259,21 +259,34 @@ def test_the_same_erasure_again_removes_what_a_killed_process_has_written_after_
     assert not fast.verify().findings
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("again", [False, True])
 def test_the_archive_of_an_archiver_that_slept_through_a_deletion_is_not_taken_for_that_of_the_next_space(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, again: bool, killed: bool
 ) -> None:
     slow, fast = world.process(), world.process()
     fill(slow, "old", 5)
 
-    def again() -> None:
+    def sleep() -> None:
         fast.delete_space(SPACE)
-        fill(fast, "new", 7)
+        if again:
+            fill(fast, "new", 7)
+        if killed:
+            monkeypatch.setattr(Table, "delete", lambda *_: None)
 
-    once_before(monkeypatch, Table, "create", again)
-    with pytest.raises(StoreClosed, match="deleted"):
-        slow.archive(SPACE)
-    with pytest.raises(CorruptData, match="which was deleted"):
-        fast.archive(SPACE)
+    with monkeypatch.context() as patch:
+        once_before(patch, write, "write_file", sleep)
+        with pytest.raises(StoreClosed, match="deleted"):
+            slow.archive(SPACE)
+    monkeypatch.undo()
+    assert bool(world.files()) == killed
+    if not again:
+        fill(fast, "new", 7)
+    if killed:
+        with pytest.raises(CorruptData, match="which was deleted"):
+            fast.archive(SPACE)
+    else:
+        assert fast.archive(SPACE).entries == 7
     assert texts(fast) == texts(world.process()) == [f"new {at}" for at in range(7)]
 
 
@@ -302,9 +315,8 @@ def test_a_trim_while_the_archiver_writes_is_no_damage(world: World, monkeypatch
 
 
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("killed", [False, True])
-def test_an_erasure_names_the_archive_of_an_archiver_that_slept_through_a_deletion(
-    world: World, monkeypatch: pytest.MonkeyPatch, killed: bool, again: bool
+def test_an_erasure_names_the_archive_of_an_archiver_that_was_killed_after_a_deletion(
+    world: World, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     slow, fast = world.process(), world.process()
     fill(slow, "old", 5)
@@ -314,14 +326,12 @@ def test_an_erasure_names_the_archive_of_an_archiver_that_slept_through_a_deleti
         fast.delete_space(SPACE)
         if again:
             fill(fast, "new", 2)
-        written = write_file(*arguments)
-        if killed:
-            raise Stop
-        return written
+        write_file(*arguments)
+        raise Stop
 
     with monkeypatch.context() as patch:
         patch.setattr(write, "write_file", write_late)
-        with pytest.raises((Stop, StoreClosed)):
+        with pytest.raises(Stop):
             slow.archive(SPACE)
     assert world.archived_payloads(), "there is nothing to be removed"
     (text,) = world.process().erase(SPACE, "t").unreached
