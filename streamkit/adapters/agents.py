@@ -6,6 +6,7 @@ nothing of the libraries before it is needed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
@@ -14,13 +15,35 @@ import msgspec
 
 from ..aio import AsyncStore
 from ..arguments import check_type
-from ..errors import SequenceMismatch
+from ..errors import InvalidName, SequenceMismatch
 from ..model import Entry, Record
 from ..names import check_name
 
 __all__ = ["AgentSession", "McpEventStore", "TranscriptStore"]
 
-_encode, _decode = msgspec.json.encode, msgspec.json.decode
+_decode = json.loads
+_MOST_DIGITS = 20
+"""Digits of the largest sequence."""
+
+
+def _encode(item: Any) -> bytes:
+    """Encode as the SDKs do, with NaN, infinity and lone surrogates, and the types that msgspec knows."""
+    try:
+        text = json.dumps(item, ensure_ascii=False, default=_builtins)
+    except TypeError:  # also of a key that json does not take, such as a UUID
+        text = json.dumps(_builtins(item), ensure_ascii=False)
+    # UTF-8 has no lone surrogates. Python spells them as JSON does: \\ud800.
+    return text.encode(errors="backslashreplace")
+
+
+def _builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_raw)
+
+
+def _raw(value: Any) -> Any:
+    if isinstance(value, msgspec.Raw):
+        return _decode(bytes(value))
+    raise TypeError(f"JSON has no {type(value).__name__}: use text, numbers, lists and dicts")
 
 
 def _checked(store: AsyncStore) -> AsyncStore:
@@ -50,7 +73,7 @@ class TranscriptStore:
         found = False
         async for entry in self._store.consume_segment(_space(key), _transcript(key), gaps="skip"):
             found = True
-            line = _decode(entry.payload, type=dict[str, Any])
+            line: dict[str, Any] = _decode(entry.payload)
             uuid = line.get("uuid")
             if uuid is None or uuid not in seen:
                 lines.append(line)
@@ -109,7 +132,9 @@ class McpEventStore:
 
     async def store_event(self, stream_id: str, message: Any | None) -> str:
         """Append a message to a stream; returns its id."""
-        payload = b"" if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        payload = b""
+        if message is not None:
+            payload = _encode(message.model_dump(mode="json", by_alias=True, exclude_unset=True))
         status = await self._store.produce(self._space, self._scope + stream_id, [Record(payload)])
         return f"{status.last_sequence}@{stream_id}"
 
@@ -121,16 +146,19 @@ class McpEventStore:
         from mcp.types import jsonrpc_message_adapter
 
         number, _, stream_id = last_event_id.partition("@")
-        if not number.isascii() or not number.isdigit():
+        if not number.isascii() or not number.isdigit() or len(number) > _MOST_DIGITS:
             return None
         segment = self._scope + stream_id
-        status = await self._store.segment_status(self._space, segment)
+        try:
+            status = await self._store.segment_status(self._space, segment)
+        except InvalidName:  # a client may name anything
+            return None
         if not 1 <= int(number) <= status.last_sequence:
             return None
         entries = self._store.consume_segment(self._space, segment, min_sequence=int(number) + 1, gaps="skip")
         async for entry in entries:
             if entry.payload:
-                message = jsonrpc_message_adapter.validate_json(entry.payload)
+                message = jsonrpc_message_adapter.validate_python(_decode(entry.payload))
                 await send_callback(EventMessage(message, f"{entry.sequence}@{stream_id}"))
         return stream_id
 
@@ -146,7 +174,7 @@ class AgentSession:
         self._space = space
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        """The items in order; with `limit` the last so many."""
+        """The items in order; with `limit` the last so many. A negative limit is none, as in the SDK."""
         items, _ = await self._newest(limit)
         return [_decode(entry.payload) for entry in reversed(items)]
 
@@ -158,15 +186,19 @@ class AgentSession:
 
     async def pop_item(self) -> Any | None:
         """Remove the last item and return it; None if there is none. Two callers get two items."""
+        end = 0
         while True:
             items, last = await self._newest(1)
             if not items:
                 return None
+            # The last entry may be erased, and then no reader sees its sequence.
+            end = max(end, last)
             # The popped item is named by its sequence: others stay if it is erased.
             pop = Record(b"", {"pop": str(items[0].sequence)})
             try:
-                await self._store.produce(self._space, self.session_id, [pop], expected_sequence=last)
-            except SequenceMismatch:
+                await self._store.produce(self._space, self.session_id, [pop], expected_sequence=end)
+            except SequenceMismatch as error:
+                end = error.actual
                 continue
             return _decode(items[0].payload)
 
@@ -175,11 +207,11 @@ class AgentSession:
         await self._store.delete_segment(self._space, self.session_id)
 
     async def _newest(self, limit: int | None) -> tuple[list[Entry], int]:
-        """The entries of the last items, newest first, and the sequence of the last entry."""
+        """The entries of the last items, newest first, and the sequence of the last entry that is not erased."""
         items: list[Entry] = []
         popped: set[int] = set()
         last = 0
-        if limit is not None and limit <= 0:
+        if limit == 0:
             return items, last
         entry: Entry
         async for entry in self._store.consume_segment(self._space, self.session_id, reverse=True, gaps="skip"):

@@ -42,8 +42,8 @@ def test_sessions_of_agents(place: World) -> None:
         def __init__(self, text: str) -> None:
             self._text = text
 
-        def model_dump_json(self, **_: Any) -> str:
-            return f'{{"text": "{self._text}"}}'
+        def model_dump(self, **_: Any) -> dict[str, str]:
+            return {"text": self._text}
 
     tags = _tags(6)
     popped, item, line, sub, message, other = tags

@@ -196,6 +196,21 @@ def test_notifications_of_an_erased_aggregate_are_passed_over(subject: Any) -> N
         recorder.insert_events([stored(erased, 1)])
 
 
+@pytest.mark.parametrize("first", [1, 7])
+def test_versions_of_erased_last_events_are_not_given_again(subject: Any, first: int) -> None:
+    id = uuid4()
+    recorder = StreamkitApplicationRecorder(subject.store, "app")
+    recorder.insert_events([stored(id, first + n) for n in range(4)])
+    subject.store.erase("app", str(id), first=3, last=4)
+    for asked in (recorder, StreamkitApplicationRecorder(subject.stranger(), "app")):
+        assert [event.originator_version for event in asked.select_events(id)] == [first, first + 1]
+        for version in (first + 1, first + 2, first + 3):
+            with pytest.raises(IntegrityError, match="its last events were erased"):
+                asked.insert_events([stored(id, version)])
+    recorder.insert_events([stored(id, first + 4)])
+    assert [event.originator_version for event in recorder.select_events(id)] == [first, first + 1, first + 4]
+
+
 _SAVE = """
 import sys
 from uuid import UUID

@@ -72,12 +72,13 @@ class _Recorder:
 
     def _look(self, segment: str) -> _Last:
         """The end of a segment, from the store."""
-        entry = self._store.peek(self._space, segment)
-        if entry.sequence:
-            return _Last(entry.sequence, _number(entry))
         sequence = self._store.segment_status(self._space, segment).last_sequence
-        # The entries were removed. In a segment that begins with version 1, versions and sequences are equal.
-        return _Last(sequence, sequence) if sequence else _NEW
+        if not sequence:
+            return _NEW
+        entry = self._store.peek(self._space, segment)
+        # Entries after it were removed, or all were. Each had a number of its own, and that of the first is mostly 1.
+        removed = max(sequence - entry.sequence, 0)
+        return _Last(entry.sequence + removed, _number(entry) + removed)
 
     def _end(self, segment: str, first: int) -> _Last:
         """The end of a segment whose next number is `first`. No request if this process knows it."""
@@ -410,5 +411,5 @@ def _check_growth(segment: str, numbers: list[int]) -> None:
         if number <= before:
             raise IntegrityError(
                 f"{segment!r} is at {before} already, and {number} is not after it: another writer was faster. Get it "
-                "again, and decide again"
+                "again, and decide again. (If its last events were erased, it takes no more)"
             )
