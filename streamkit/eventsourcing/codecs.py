@@ -8,6 +8,7 @@ event = codec.decode(entry.payload)
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -105,6 +106,17 @@ class JsonCodec(_MsgspecCodec[T]):
         self._sorting = msgspec.json.Encoder(order="deterministic")
         load_types(type)
         self._decoder = json_decoder(type)
+
+    def encode(self, value: T) -> bytes:
+        """Return the value as bytes. Equal values give equal bytes. TypeError for a type that msgspec does not know,
+        ValueError for NaN and infinity: JSON has neither."""
+        data = super().encode(value)
+        if b"null" in data:  # msgspec writes them as null
+            try:
+                json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=repr), allow_nan=False)  # repr: of a Raw
+            except ValueError as error:
+                raise ValueError("JSON has neither NaN nor infinity: MsgpackCodec() keeps them") from error
+        return data
 
     def convert(self, value: Any, type: Any) -> Any:
         """Return a decoded part as a value of `type`: text becomes a UUID, a date or bytes if `type` is one."""

@@ -61,7 +61,7 @@ class EventFormat:
             return self._codec.encode(arguments)
         except Exception as error:
             raise TypeError(
-                f"{_named(type, self._unwritable(arguments))} cannot be written ({error}): {_NOTHING}"
+                f"{_named(type, self._unwritable(arguments))} cannot be written, and {_NOTHING}: {error}"
             ) from error
 
     def _unwritable(self, arguments: dict[str, Any]) -> str:

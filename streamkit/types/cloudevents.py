@@ -13,6 +13,7 @@ import msgspec
 from ..arguments import check_type
 from ..causation import CAUSATION, CORRELATION, entry_id
 from ..errors import InvalidRecord
+from ..eventsourcing.codecs import JsonCodec
 from ..eventsourcing.versions import EVENT, VERSION
 from ..model import Entry, Record
 
@@ -22,6 +23,7 @@ CE_TYPE = "ce-type"
 """The metadata of a CloudEvent's type. A registry reads it from entries that name no type of their own."""
 _REQUIRED = ("id", "source", "specversion", "type")
 _NAME = re.compile(r"[a-z0-9]{1,64}")
+_json: JsonCodec[Any] = JsonCodec()
 
 
 def to_cloudevent(entry: Entry, source: str) -> dict[str, Any]:
@@ -96,12 +98,10 @@ def _payload(fields: Mapping[str, Any], content_type: str | None) -> bytes:
     data = fields.get("data")
     if data is None:
         return b""
-    if isinstance(data, str) and not _is_json(content_type):
-        return data.encode()
     try:
-        return msgspec.json.encode(data)
-    except TypeError as error:
-        raise InvalidRecord(f"the data of a CloudEvent is no JSON: {error}") from None
+        return data.encode() if isinstance(data, str) and not _is_json(content_type) else _json.encode(data)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(f"the data of a CloudEvent is no text or JSON: {error}") from None
 
 
 def _is_json(content_type: str | None) -> bool:

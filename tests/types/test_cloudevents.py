@@ -106,3 +106,11 @@ def test_a_payload_that_is_no_json_is_encoded(store: Store) -> None:
     assert (event["data_base64"], event["datacontenttype"]) == ("/w==", "application/octet-stream")
     with pytest.raises(TypeError):
         to_cloudevent(EVENT, "/shop")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [float("nan"), [None, float("inf")], "\ud800", {"\ud800": 1}])
+def test_data_that_json_does_not_have_is_refused(data: Any) -> None:
+    for kind in ("application/json", "text/plain"):
+        with pytest.raises(InvalidRecord, match="the data of a CloudEvent is no text or JSON"):
+            from_cloudevent({**EVENT, "datacontenttype": kind, "data": data})
+    assert from_cloudevent({**EVENT, "data": [None, 0.5]}).payload == b"[null,0.5]"
