@@ -23,6 +23,7 @@ from ..log.offsets import Offset
 from ..model import Entry, Record
 from ..names import check_name, partition_of
 from ..removing.erasures import forget_late_failures
+from ..run.failure import failure_text
 from ..run.reading import (
     SpacePosition,
     after,
@@ -281,7 +282,7 @@ class Route:
                     return None
                 state = done
             entry = failed.entry
-            said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
+            said = failure_text(failed.cause)
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
             self._pause(state, failure, failed.cause)
             return None
@@ -335,7 +336,7 @@ class Route:
             found = self._rules(state).copies(entries) if copies is None else copies
         except Failed as failed:  # it did not, before the crash
             entry = failed.entry
-            said = f"{type(failed.cause).__name__}: {failed.cause}"[:2000]
+            said = failure_text(failed.cause)
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
             self._pause(state, failure, failed.cause)
             return False
@@ -352,7 +353,7 @@ class Route:
             except (StoreClosed, UnsupportedVersion):
                 raise
             except PermanentError as error:
-                self._pause(state, RouteFailure(f"{type(error).__name__}: {error}"[:2000]), error)
+                self._pause(state, RouteFailure(failure_text(error)), error)
                 return False
         return True
 

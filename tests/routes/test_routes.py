@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from uuid import UUID
 
@@ -125,6 +126,20 @@ def test_partitions_on_both_sides_keep_each_segment_in_order(subject: Subject) -
     for segment in (f"s{at}" for at in range(7)):
         wanted = [e.payload for e in store.consume_segment("a", segment)]
         assert [e.payload for e in store.consume_segment("b", segment)] == wanted
+
+
+def test_a_failure_with_half_a_character_pauses_the_route_too(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("streamkit"), "disabled", True)  # xdist passes no such text on
+
+    def where(entry: Entry) -> bool:
+        raise ValueError("no \udcff.txt")
+
+    write(subject.store, "a", "a")
+    status = subject.store.route("copy", "a", "b", where=where).catch_up()
+    assert status.error is not None
+    assert (status.state, status.error.error) == ("paused", r"ValueError: no \udcff.txt")
 
 
 def test_a_function_that_raises_pauses_the_route_before_its_entry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -205,6 +206,35 @@ def test_a_view_that_has_applied_nothing_is_behind_by_what_there_is(subject: Sub
     assert (status.state, 0 < status.behind < 3600) == ("new", True), "not by the years since 1970"
     view.catch_up()
     assert view.status().behind == 0
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [(ValueError("no \udcff.txt"), r"ValueError: no \udcff.txt"), (Unprintable(), "Unprintable")],
+    ids=["half a character", "no text"],
+)
+def test_a_failure_without_text_in_utf_8_pauses_the_view_too(
+    subject: Subject, path: str, monkeypatch: pytest.MonkeyPatch, raised: Exception, said: str
+) -> None:
+    monkeypatch.setattr(logging.getLogger("streamkit"), "disabled", True)  # xdist passes no such text on
+
+    def fails(entry: Entry) -> bool:
+        if entry.payload == b"b":
+            raise raised
+        return False
+
+    write(subject, *"abc")
+    view = subject.store.view("names", Names(fails=fails), spaces=["orders"], path=path)
+    status = view.catch_up()
+    assert status.error is not None
+    assert (status.state, status.error.sequence, status.error.error) == ("paused", 2, said)
+    view.resume(skip=True)
+    assert (view.catch_up().skipped, names(view)) == (1, ["a", "c"])
 
 
 def test_an_entry_that_is_damaged_for_its_reader_pauses_the_view_too(subject: Subject, path: str) -> None:
