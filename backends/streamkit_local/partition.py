@@ -18,12 +18,22 @@ from .reading import log_name
 from .recovery import begin_file
 from .state import Ranges, State, StateView
 
-__all__ = ["DRAFT", "create_log", "draft_in", "is_lost", "mark_log_deleted", "mark_made", "unmark_made"]
+__all__ = [
+    "ABANDONED",
+    "DRAFT",
+    "create_log",
+    "draft_in",
+    "is_lost",
+    "mark_log_deleted",
+    "mark_made",
+    "remove_drafts",
+    "unmark_made",
+]
 
 DRAFT: Final = ".new-"
 """Prefix of the name of a directory that will become a partition's."""
-_ABANDONED: Final = 3600
-"""Seconds."""
+ABANDONED: Final = 3600
+"""Seconds after which a draft belongs to no process any more."""
 _MADE: Final = ".made"
 """The suffix of an empty file beside the directory of a partition. The file says that the directory was made once."""
 
@@ -38,7 +48,6 @@ def create_log(path: str, partition: bytes) -> None:
     parent = os.path.dirname(path)
     draft = draft_in(parent)
     identity = os.urandom(4).hex().encode()
-    _remove_drafts(parent)
     try:
         make_directory(draft)
         state = State(0)
@@ -82,13 +91,13 @@ def is_lost(path: str) -> bool:
     return os.path.exists(path + _MADE) and not os.path.exists(path)
 
 
-def _remove_drafts(parent: str) -> None:
+def remove_drafts(parent: str) -> None:
     """Remove the half-made partitions of killed processes."""
     for name in os.listdir(parent):
         if name.startswith(DRAFT):
             draft = os.path.join(parent, name)
             with contextlib.suppress(OSError):
-                if time.time() - os.stat(draft).st_mtime > _ABANDONED:
+                if time.time() - os.stat(draft).st_mtime > ABANDONED:
                     remove_tree(draft)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Final
 
 from streamkit.digest import blake2b
@@ -13,7 +14,17 @@ from streamkit.reentry import Mutex
 from .errors import damage, system_fault
 from .files import forget_files, remove_directory, sync_directory
 from .log import PartitionLog
-from .partition import DRAFT, create_log, draft_in, is_lost, mark_log_deleted, mark_made, unmark_made
+from .partition import (
+    ABANDONED,
+    DRAFT,
+    create_log,
+    draft_in,
+    is_lost,
+    mark_log_deleted,
+    mark_made,
+    remove_drafts,
+    unmark_made,
+)
 from .place import StoreDirectory
 from .syncing import claim_end_of
 
@@ -41,6 +52,8 @@ class OpenStore:
         self._leases: PartitionLog | None = None
         self._set_aside: set[bytes] = set()
         """Partitions that were written to and are not open any more: closing the store claims their ends."""
+        self._looked_for_drafts = float("-inf")
+        """By the monotonic clock. A look lists all partitions, so not every new one can have its own."""
         self._mutex = Mutex()
 
     def log(self, partition: bytes, *, create: bool = False) -> PartitionLog | None:
@@ -88,6 +101,10 @@ class OpenStore:
                     raise damage(path, "is missing") from None
                 if not create:
                     return None
+                now = time.monotonic()
+                if now - self._looked_for_drafts > ABANDONED:
+                    remove_drafts(self.place.path)
+                    self._looked_for_drafts = now
                 create_log(path, partition)
                 self.place.check()
                 log = PartitionLog(path, partition, self._timeout, readonly=self.place.readonly)

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
 from fix_local import Append, Delete, LocalStore, P, Put, in_child, write
 
+import streamkit
 import streamkit_local
 from harness.cuts import Cut, Interrupt
 from streamkit.backend import Ambiguous
@@ -545,3 +547,31 @@ def test_a_file_that_a_dead_writer_began_is_not_taken_for_the_log_after_a_power_
     local.cut_power()
     assert local.rows_anew() == rows | {b"6": b"next"}
     assert len(local.logs()) == 1
+
+
+def test_half_made_partitions_of_killed_processes_are_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    listdir = os.listdir
+
+    def counted(path: str) -> list[str]:
+        looked.append(path)
+        return listdir(path)
+
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+        store.create_space("before")
+    inside = tmp_path / str(store.id)
+    old, young = inside / ".new-old", inside / ".new-young"
+    for draft in old, young:
+        draft.mkdir()
+    os.utime(old, (0, 0))
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(store.id)
+        monkeypatch.setattr(os, "listdir", counted)
+        for number in range(10):
+            store.create_space(f"space-{number}")
+        assert looked.count(str(inside)) == 1  # it grows with the store
+        assert not old.exists()
+        assert young.exists()
