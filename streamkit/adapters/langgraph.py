@@ -11,10 +11,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -58,9 +59,9 @@ _RUN = "run_id"
 _MOST = 16 << 20
 """Bytes in one entry. A larger value is stored in several entries and commits."""
 _REWRITE = "langgraph:rewrite"
-"""Metadata of entries that are written in several commits: "end" of the last ones, and "part" of the others.
+"""Metadata of entries that are written in several commits: "end" of the last ones, "part" of the others, and an id.
 
-Readers skip the parts until the end exists, so all of them appear at once.
+Readers skip the parts until the end with their id exists, so all of them appear at once.
 """
 
 _GREGORIAN = 0x01B21DD213814000
@@ -137,14 +138,24 @@ class _Thread:
         return [(*key, *writes[key]) for key in ordered]
 
     def early(self) -> list[_Writes]:
-        """The writes of checkpoints that are later than all known ones: those are being stored."""
-        newest = max((id for _, id in self.checkpoints), default="")
+        """The writes of checkpoints that are later than all known ones of their namespace: those are being stored."""
+        newest: dict[str, str] = {}
+        for namespace, id in self.checkpoints:
+            newest[namespace] = max(id, newest.get(namespace, ""))
         return [
             _Writes(namespace, id, task, path, [(index, channel, value)])
             for (namespace, id), writes in self._writes.items()
-            if id > newest
+            if id > newest.get(namespace, "")
             for (task, index), (path, channel, value) in writes.items()
         ]
+
+
+_held: ContextVar[tuple[tuple[dict[str, Lease], str, Lease], ...]] = ContextVar("held", default=())
+"""The sessions of this context: (leases of the saver, thread, lease), the newest first.
+
+The tasks of a run copy the context. A cancelled run may end before its tasks, and they write with the lease of its
+session even after the session.
+"""
 
 
 class Session:
@@ -190,12 +201,14 @@ class Session:
 
     def _begin(self, lease: Lease) -> Lease:
         self._lease = self._leases[self._thread] = lease
+        _held.set(((self._leases, self._thread, lease), *_held.get()))
         return lease
 
     def _end(self) -> Lease:
         lease = self._lease
         assert lease is not None
         self._lease = None
+        _held.set(tuple(held for held in _held.get() if held[2] is not lease))
         if self._leases.get(self._thread) is lease:  # not if it was lost, and this saver has a later session
             del self._leases[self._thread]
         return lease
@@ -244,14 +257,15 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         finally:
             await asyncio.shield(asyncio.to_thread(closing.close))
 
-    def session(self, thread_id: str, *, ttl: float = 30.0, wait: float | None = None) -> Session:
+    def session(self, thread_id: str | int | UUID, *, ttl: float = 30.0, wait: float | None = None) -> Session:
         """Hold the thread alone within the block: `async with saver.session(id):`, or `with` without an event loop.
 
         LeaseNotAcquired if another session still holds it after `wait` seconds. Once a later session has begun to
         write, writes of this saver to the thread raise Fenced.
         """
-        name = f"{self._space}/{thread_id}"
-        return Session(self._leases, thread_id, lambda wait: self._store.lease(name, ttl=ttl, wait=wait), ttl, wait)
+        thread = _name(thread_id)
+        name = f"{self._space}/{thread}"
+        return Session(self._leases, thread, lambda wait: self._store.lease(name, ttl=ttl, wait=wait), ttl, wait)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -275,7 +289,10 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
         changed = typed(new_versions)
         if kept.get("step", 1) % _WHOLE_EVERY == 0:
-            unchanged = typed(versions.keys() - new_versions.keys())
+            same = versions.keys() - new_versions.keys()
+            unchanged = typed(same & values.keys())
+            if (left_out := same - values.keys()) and (parent := get_checkpoint_id(config)):
+                unchanged += self._stored(thread, namespace, parent, {name: versions[name] for name in left_out})
             if sum(map(_size, (*changed, *unchanged))) <= _MOST:
                 changed += unchanged
         part = _Checkpoint(
@@ -291,6 +308,20 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         self._append(thread, [part])
         return _config(thread, namespace, checkpoint["id"])
 
+    def _stored(
+        self, thread: str, namespace: str, id: str, versions: Mapping[str, Any]
+    ) -> list[tuple[str, Any, Typed | None]]:
+        """The values of a checkpoint's channels that have these versions.
+
+        A checkpoint leaves out a channel that is empty, and a DeltaChannel whose snapshot an earlier one has.
+        """
+        known, found = self._find(thread, namespace, id)
+        if found is None:
+            return []
+        values = known.values(found)
+        same = versions.items() & found.versions.items()
+        return [(name, version, values.get(name)) for name, version in same]
+
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
@@ -304,7 +335,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete all of a thread. Its bytes go with the next upkeep; `store.erase` removes them at once."""
-        self._store.delete_segment(self._space, thread_id)
+        self._store.delete_segment(self._space, _name(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of some runs, and the writes after them. Looks at every thread."""
@@ -314,11 +345,12 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Append all of a thread to another one. Its readers see all of it at once."""
-        parts = [part for *_, part in self._newest(source_thread_id)][::-1]
+        target = _name(target_thread_id)
+        parts = [part for *_, part in self._newest(_name(source_thread_id))][::-1]
         while parts:
-            last = self._store.segment_status(self._space, target_thread_id).last_sequence
+            last = self._store.segment_status(self._space, target).last_sequence
             try:
-                self._rewrite(target_thread_id, parts, last)
+                self._rewrite(target, parts, last)
             except SequenceMismatch:
                 continue  # another writer was faster
             return
@@ -330,7 +362,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         """
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f"a strategy is 'keep_latest' or 'delete', not {strategy!r}")
-        for thread in thread_ids:
+        for thread in map(_name, thread_ids):
             if strategy == "delete":
                 self.delete_thread(thread)
             else:
@@ -349,15 +381,22 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             thread,
             [Record(_encode(part), metadata) for part in parts],
             expected_sequence=expected,
-            lease=self._leases.get(thread),
+            lease=self._lease(thread),
         )
         return status.last_sequence
 
+    def _lease(self, thread: str) -> Lease | None:
+        """The lease of the session in which the caller was started, or else of the saver's present session."""
+        for leases, held, lease in _held.get():
+            if leases is self._leases and held == thread:
+                return lease
+        return self._leases.get(thread)
+
     def _rewrite(self, thread: str, parts: Sequence[_Checkpoint | _Writes], last: int) -> None:
         """Append to a thread that ends with the sequence `last`, in as many commits as it takes."""
-        pages = list(_pages(parts))
+        pages, id = list(_pages(parts)), uuid4().hex
         for number, page in enumerate(pages, start=1):
-            mark = {_REWRITE: "end" if number == len(pages) else "part"} if len(pages) > 1 else None
+            mark = {_REWRITE: f"{'end' if number == len(pages) else 'part'} {id}"} if len(pages) > 1 else None
             last = self._append(thread, page, last, mark)
 
     def _keep(self, thread: str, chosen: Callable[[_Thread], list[_Checkpoint]]) -> None:
@@ -390,7 +429,11 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or else the one of its thread and namespace that was written last."""
         thread, namespace = _place(config)
-        wanted = get_checkpoint_id(config)
+        known, found = self._find(thread, namespace, get_checkpoint_id(config) or None)
+        return None if found is None else self._tuple(thread, known, found)
+
+    def _find(self, thread: str, namespace: str, wanted: str | None) -> tuple[_Thread, _Checkpoint | None]:
+        """The checkpoint with the id `wanted`, or else the last one, with all its values and writes."""
         known, found = _Thread(), None
         for _, timestamp, part in self._newest(thread):
             if found is not None and timestamp < _begin(found) and known.is_whole(found):
@@ -400,7 +443,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
             known.add(part)
             if found is None and isinstance(part, _Checkpoint) and wanted in (None, part.id):
                 found = part
-        return None if found is None else self._tuple(thread, known, found)
+        return known, found
 
     def list(
         self,
@@ -411,15 +454,17 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """The checkpoints of a thread, or of all, newest first. `filter` compares their metadata for equality."""
+        if limit is not None and limit < 0:
+            raise ValueError(f"a limit is 0 or more checkpoints, or None for all of them, not {limit}")
         return islice(self._all(config, filter or {}, before), limit)
 
     def _all(
         self, config: RunnableConfig | None, filter: Mapping[str, Any], before: RunnableConfig | None
     ) -> Iterator[CheckpointTuple]:
         configured = config["configurable"] if config else {}
-        namespace, wanted = configured.get("checkpoint_ns"), configured.get("checkpoint_id")
-        end = get_checkpoint_id(before) if before else None
-        threads = [configured["thread_id"]] if config else self._store.get_segments(self._space)
+        namespace, wanted = configured.get("checkpoint_ns"), configured.get("checkpoint_id") or None
+        end = (get_checkpoint_id(before) if before else None) or None
+        threads = [_name(configured["thread_id"])] if config else self._store.get_segments(self._space)
         for thread in threads:
             known, _ = self._known(thread)
             for part in sorted(known.checkpoints.values(), key=lambda part: part.id, reverse=True):
@@ -433,13 +478,16 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def _newest(self, thread: str) -> Iterator[tuple[int, int, _Checkpoint | _Writes]]:
         """The parts, from the newest on, each with the sequence of the thread's last entry and its own timestamp."""
-        last, is_rewritten = 0, False
+        last, ended = 0, None
         for entry in self._store.consume_segment(self._space, thread, reverse=True, gaps="skip"):
             last = last or entry.sequence
-            mark = entry.metadata.get(_REWRITE)
-            is_rewritten = mark == "end" or (mark == "part" and is_rewritten)
-            if mark is None or is_rewritten:
-                yield last, entry.timestamp, _DECODER.decode(entry.payload)
+            if mark := entry.metadata.get(_REWRITE):
+                kind, _, id = mark.partition(" ")
+                if kind == "end":
+                    ended = id
+                elif id != ended:
+                    continue
+            yield last, entry.timestamp, _DECODER.decode(entry.payload)
 
     def _known(self, thread: str) -> tuple[_Thread, int]:
         """All of a thread, and the sequence of its last entry."""
@@ -520,7 +568,14 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
 def _place(config: RunnableConfig) -> tuple[str, str]:
     configured = config["configurable"]
-    return configured["thread_id"], configured.get("checkpoint_ns", "")
+    return _name(configured["thread_id"]), configured.get("checkpoint_ns", "")
+
+
+def _name(thread_id: Any) -> str:
+    """The name of a thread's segment: the id as text, as LangGraph makes it."""
+    if thread_id is None:
+        raise TypeError("the thread_id is None: give the config a text, an int or a UUID")
+    return str(thread_id)
 
 
 def _config(thread: str, namespace: str, id: str) -> RunnableConfig:

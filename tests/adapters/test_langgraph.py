@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, TypedDict
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
@@ -16,6 +16,7 @@ from fix_places import url_in
 
 pytest.importorskip("langgraph.checkpoint.conformance")
 
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.memory import InMemorySaver
@@ -114,6 +115,25 @@ def test_early_writes_outlast_a_prune(subject: Any) -> None:
     assert saver.get_tuple(config).pending_writes == [("task", "said", "early")]
 
 
+def test_early_writes_of_a_subgraph_outlast_a_prune(subject: Any) -> None:
+    """Another namespace has a later checkpoint, so the writes are early in their own namespace only."""
+    saver = StreamkitSaver(subject.store)
+
+    def put(namespace: str, id: str) -> None:
+        saver.put(
+            {"configurable": {"thread_id": "t", "checkpoint_ns": namespace}}, {**empty_checkpoint(), "id": id}, {}, {}
+        )
+
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "sub:1", "checkpoint_id": "2"}}
+    put("sub:1", "0")
+    put("sub:1", "1")
+    saver.put_writes(config, [("said", "early")], "task")
+    put("sub:2", "3")
+    saver.prune(["t"])
+    put("sub:1", "2")
+    assert saver.get_tuple(config).pending_writes == [("task", "said", "early")]
+
+
 def test_several_writes_of_one_call_count_as_in_langgraph(subject: Any) -> None:
     def pending(saver: Any) -> Any:
         config = saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, empty_checkpoint(), {}, {})
@@ -125,6 +145,74 @@ def test_several_writes_of_one_call_count_as_in_langgraph(subject: Any) -> None:
     found = pending(StreamkitSaver(subject.store))
     assert sorted(found, key=str) == sorted(wanted, key=str)
     assert sorted(pending(InMemorySaver()), key=str) == sorted(wanted, key=str)
+
+
+@pytest.mark.parametrize("thread_id", [7, UUID(int=7)], ids=["int", "uuid"])
+def test_a_thread_id_is_an_int_or_a_uuid(subject: Any, thread_id: Any) -> None:
+    saver = StreamkitSaver(subject.store)
+    compiled, thread = graph(saver), {"configurable": {"thread_id": thread_id}}
+    with saver.session(thread_id), pytest.raises(streamkit.LeaseNotAcquired), saver.session(str(thread_id)):
+        pass
+    for said in ("a", "b"):
+        compiled.invoke({"said": [said]}, thread)
+    as_text: Any = {"configurable": {"thread_id": str(thread_id)}}
+    assert compiled.get_state(thread).values == compiled.get_state(as_text).values
+    assert len(list(saver.list(thread))) == len(list(saver.list(as_text))) == 6
+    saver.copy_thread(thread_id, thread_id.__class__(int=8) if isinstance(thread_id, UUID) else 8)
+    saver.prune([thread_id])
+    assert compiled.get_state(thread).values["said"] == ["a", "answer 1", "b", "answer 3"]
+    saver.delete_thread(thread_id)
+    assert saver.get_tuple(thread) is None
+    assert len({each.config["configurable"]["thread_id"] for each in saver.list(None)}) == 1
+
+
+def test_a_thread_without_a_name_is_refused(subject: Any) -> None:
+    for thread_id, error in ((None, TypeError), ("", streamkit.InvalidName), ("*", streamkit.InvalidName)):
+        with pytest.raises(error, match=r"thread_id is None|segment name .* is not legal"):
+            graph(StreamkitSaver(subject.store)).invoke({"said": ["a"]}, {"configurable": {"thread_id": thread_id}})
+
+
+def test_an_empty_checkpoint_id_is_none(subject: Any) -> None:
+    found = []
+    for saver in (StreamkitSaver(subject.store), InMemorySaver()):
+        thread: Any = {"configurable": {"thread_id": "t"}}
+        empty: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": ""}}
+        said = graph(saver).invoke({"said": ["a"]}, empty)["said"]
+        latest = saver.get_tuple(thread)
+        assert latest is not None
+        assert saver.get_tuple(empty).checkpoint == latest.checkpoint
+        found.append((said, len(list(saver.list(empty))), len(list(saver.list(thread, before=empty)))))
+    assert found == [(["a", "answer 1"], 3, 3)] * 2
+
+
+def test_a_limit_below_0_is_refused(subject: Any) -> None:
+    """InMemorySaver finds nothing, and SqliteSaver finds all."""
+    saver, thread = StreamkitSaver(subject.store), {"configurable": {"thread_id": "t"}}
+    graph(saver).invoke({"said": ["a"]}, thread)
+    assert len(list(saver.list(thread, limit=0))) == 0
+    assert len(list(saver.list(thread, limit=2))) == 2
+    with pytest.raises(ValueError, match=r"0 or more checkpoints, or None for all of them, not -1"):
+        saver.list(thread, limit=-1)
+
+
+class Log(TypedDict):
+    log: Annotated[list[str], DeltaChannel(lambda before, more: before + [each for one in more for each in one])]
+    count: int
+
+
+def test_a_snapshot_outlasts_the_steps_that_store_all_values(subject: Any) -> None:
+    def history(saver: Any) -> Any:
+        builder = StateGraph(Log)
+        builder.add_node("count", lambda state: {"count": state["count"] + 1})
+        builder.add_edge(START, "count")
+        builder.add_conditional_edges("count", lambda state: END if state["count"] % 20 == 0 else "count")
+        compiled, thread = builder.compile(checkpointer=saver), {"configurable": {"thread_id": "t"}}
+        compiled.update_state(thread, {"log": ["kept"], "count": 0}, as_node=START)
+        for _ in range(3):
+            assert compiled.invoke({"count": 1}, thread)["log"] == ["kept"]
+        return [(state.values, state.next, state.metadata) for state in compiled.get_state_history(thread)]
+
+    assert history(StreamkitSaver(subject.store)) == history(InMemorySaver())
 
 
 def test_a_fork_has_values_of_its_own(subject: Any) -> None:
@@ -199,9 +287,9 @@ def cramped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client.store(uuid4())
 
 
-def large(saver: StreamkitSaver, steps: int = 12) -> Any:
+def large(saver: StreamkitSaver, steps: int = 12, thread: str = "thread-1") -> Any:
     """A thread of many channels, which together do not fit into one commit. Returns its last config."""
-    config: Any = {"configurable": {"thread_id": "thread-1", "checkpoint_ns": ""}}
+    config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     made = empty_checkpoint()
     for step in range(steps):
         channel = f"channel-{step}"
@@ -233,24 +321,29 @@ def test_a_thread_that_does_not_fit_into_one_commit_is_pruned_and_copied(cramped
     assert cramped.segment_status("langgraph", "thread-1").first_sequence > 24
 
 
+class Killed(StreamkitSaver):
+    """Is killed at one of its commits."""
+
+    def __init__(self, store: Any, stop: int) -> None:
+        super().__init__(store)
+        self._left = stop
+
+    def _append(self, *arguments: Any, **options: Any) -> int:
+        self._left -= 1
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return super()._append(*arguments, **options)
+
+
 @pytest.mark.parametrize("stop", range(1, 8))
 def test_a_prune_or_copy_that_is_killed_changes_nothing_and_can_be_repeated(cramped: Any, stop: int) -> None:
-    class Killed(StreamkitSaver):
-        commits = 0
-
-        def _append(self, *arguments: Any, **options: Any) -> int:
-            self.commits += 1
-            if self.commits == stop:
-                raise KeyboardInterrupt
-            return super()._append(*arguments, **options)
-
     saver = StreamkitSaver(cramped)
     config = large(saver)
     threads: list[Any] = [{"configurable": {"thread_id": f"thread-{number}"}} for number in (1, 2)]
     before = list(saver.list(threads[0]))
     for action in (
-        lambda: Killed(cramped).prune(["thread-1"]),
-        lambda: Killed(cramped).copy_thread("thread-1", "thread-2"),
+        lambda: Killed(cramped, stop).prune(["thread-1"]),
+        lambda: Killed(cramped, stop).copy_thread("thread-1", "thread-2"),
     ):
         with pytest.raises(KeyboardInterrupt):
             action()
@@ -263,6 +356,21 @@ def test_a_prune_or_copy_that_is_killed_changes_nothing_and_can_be_repeated(cram
     saver.prune(["thread-1"])
     assert list(saver.list(threads[0])) == before[:1]
     assert [each.checkpoint for each in saver.list(threads[1])] == [each.checkpoint for each in before]
+
+
+@pytest.mark.parametrize("stop", range(2, 8))
+def test_a_copy_has_no_part_of_an_earlier_copy_that_was_killed(cramped: Any, stop: int) -> None:
+    saver = StreamkitSaver(cramped)
+    large(saver, thread="thread-1")
+    large(saver, thread="thread-2")
+    with pytest.raises(KeyboardInterrupt):
+        Killed(cramped, stop).copy_thread("thread-1", "thread-3")
+    saver.copy_thread("thread-2", "thread-3")
+    source, target = (
+        [each.checkpoint["id"] for each in saver.list({"configurable": {"thread_id": thread}})]
+        for thread in ("thread-2", "thread-3")
+    )
+    assert target == source
 
 
 def test_a_session_keeps_others_out(subject: Any) -> None:
@@ -326,6 +434,55 @@ def test_a_session_that_is_cancelled_while_it_is_granted_is_given_back(
             pass
 
     asyncio.run(run())
+
+
+def test_a_run_that_was_cancelled_twice_hides_no_later_session(subject: Any) -> None:
+    """A web framework cancels a coroutine again and again. LangGraph then leaves the tasks that store checkpoints."""
+    waiting, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Late(StreamkitSaver):
+        def put(self, *arguments: Any) -> Any:
+            waits = arguments[2]["step"] == 1
+            if waits:
+                waiting.set()
+                go_on.wait(60)
+            try:
+                return super().put(*arguments)
+            finally:
+                if waits:
+                    ended.set()
+
+    late, other, thread = Late(subject.store), StreamkitSaver(subject.stranger()), {"configurable": {"thread_id": "t"}}
+
+    async def answer() -> None:
+        async with late.session("t"):
+            await graph(late).ainvoke({"said": ["cancelled"]}, thread)
+
+    async def run() -> None:
+        task = asyncio.ensure_future(answer())
+        assert await asyncio.to_thread(waiting.wait, 60)
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0.01)
+        async with other.session("t", wait=60):
+            await graph(other).ainvoke({"said": ["later"]}, thread)
+        go_on.set()
+        assert await asyncio.to_thread(ended.wait, 60)
+
+    asyncio.run(run())
+    assert graph(other).get_state(thread).values["said"] == ["cancelled", "later", "answer 2"]
+
+
+def test_a_run_outside_a_session_is_not_held_up_by_an_ended_one(subject: Any) -> None:
+    saver, other, thread = (
+        StreamkitSaver(subject.store),
+        StreamkitSaver(subject.stranger()),
+        {"configurable": {"thread_id": "t"}},
+    )
+    for each in (saver, other):
+        with each.session("t"):
+            graph(each).invoke({"said": ["a"]}, thread)
+    assert len(graph(saver).invoke({"said": ["b"]}, thread)["said"]) == 6
 
 
 def test_a_conversation_of_100_messages_takes_few_requests() -> None:
