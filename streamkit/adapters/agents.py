@@ -15,7 +15,7 @@ import msgspec
 
 from ..aio import AsyncStore
 from ..arguments import check_type
-from ..errors import InvalidName, SequenceMismatch
+from ..errors import EntriesRemoved, InvalidName, SequenceMismatch
 from ..model import Entry, Record
 from ..names import check_name
 
@@ -141,7 +141,10 @@ class McpEventStore:
     async def replay_events_after(
         self, last_event_id: str, send_callback: Callable[[Any], Awaitable[None]]
     ) -> str | None:
-        """Send the messages after a given one in its stream. Return the id of the stream; None if it does not exist."""
+        """Send the messages after a given one in its stream. Return the id of the stream.
+
+        None, with nothing sent, if it does not exist, or if retention has removed one of these messages.
+        """
         from mcp.server.streamable_http import EventMessage
         from mcp.types import jsonrpc_message_adapter
 
@@ -155,11 +158,13 @@ class McpEventStore:
             return None
         if not 1 <= int(number) <= status.last_sequence:
             return None
-        entries = self._store.consume_segment(self._space, segment, min_sequence=int(number) + 1, gaps="skip")
-        async for entry in entries:
-            if entry.payload:
-                message = jsonrpc_message_adapter.validate_python(_decode(entry.payload))
-                await send_callback(EventMessage(message, f"{entry.sequence}@{stream_id}"))
+        try:
+            async for entry in self._store.consume_segment(self._space, segment, min_sequence=int(number) + 1):
+                if entry.payload:
+                    message = jsonrpc_message_adapter.validate_python(_decode(entry.payload))
+                    await send_callback(EventMessage(message, f"{entry.sequence}@{stream_id}"))
+        except EntriesRemoved:
+            return None
         return stream_id
 
 
@@ -231,4 +236,4 @@ def _space(key: Mapping[str, str]) -> str:
 
 def _transcript(key: Mapping[str, str]) -> str:
     session, subpath = quote(key["session_id"], safe=""), key.get("subpath")
-    return session if subpath is None else f"{session}/{subpath}"
+    return f"{session}/{subpath}" if subpath else session

@@ -58,6 +58,52 @@ def test_transcripts_keep_the_contracts_of_the_claude_agent_sdk(url: str, monkey
     asyncio.run(judge())
 
 
+@pytest.mark.parametrize("seed", range(100 if EXHAUSTIVE else 5))
+def test_transcripts_are_those_of_the_sdks_store_in_memory(
+    url: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not SUITE.is_dir():
+        pytest.skip("make test fetches the SDK's source")
+    monkeypatch.syspath_prepend(str(SUITE))
+    from claude_agent_sdk import InMemorySessionStore
+
+    chance = random.Random(seed)
+
+    async def work() -> None:
+        id = uuid4()
+        async with opened(url, id) as one, opened(url, id) as other:
+            ours, theirs = [TranscriptStore(one), TranscriptStore(other)], InMemorySessionStore()
+            for number in range(40):
+                key: Any = {"project_key": chance.choice("pq"), "session_id": chance.choice(("s", "s1", "ü *"))}
+                if chance.random() < 0.5:
+                    key["subpath"] = chance.choice(("", "a", "a/b", "b"))
+                our = chance.choice(ours)
+                action = chance.random()
+                if action < 0.6:
+                    lines: Any = [
+                        {"type": "user", "uuid": f"{number}.{at}", "n": _value(chance, 1)}
+                        for at in range(chance.randint(0, 3))
+                    ]
+                    await our.append(key, lines)
+                    if lines:
+                        await theirs.append(key, lines)
+                elif action < 0.7:
+                    await our.delete(key)
+                    await theirs.delete(key)
+                our = chance.choice(ours)
+                expected = json.loads(json.dumps(await theirs.load(key)))
+                assert repr(await our.load(key)) == repr(expected), key
+                assert sorted(await our.list_subkeys(key)) == sorted(await theirs.list_subkeys(key))
+                for project in "pq":
+                    sessions: list[list[Any]] = [
+                        sorted(each["session_id"] for each in await store.list_sessions(project))
+                        for store in (our, theirs)
+                    ]
+                    assert sessions[0] == sessions[1]
+
+    asyncio.run(work())
+
+
 def test_a_line_that_is_sent_again_is_loaded_once(url: str) -> None:
     async def work() -> None:
         async with opened(url) as store:
@@ -127,6 +173,35 @@ def test_a_message_with_half_a_character_is_replayed(url: str) -> None:
             await events.store_event("one", JSONRPCResponse(jsonrpc="2.0", id="x", result={"n": math.nan}))
             assert await events.replay_events_after(first, send) == "one"
         assert sent == [message, JSONRPCResponse(jsonrpc="2.0", id="x", result={"n": None})]
+
+    asyncio.run(work())
+
+
+def test_a_replay_without_removed_messages_is_none_and_erased_ones_are_passed_over(url: str) -> None:
+    pytest.importorskip("mcp")
+    from mcp.types import JSONRPCNotification
+
+    async def work() -> None:
+        sent: list[str] = []
+
+        async def send(event: Any) -> None:
+            sent.append(event.event_id)
+
+        async with opened(url) as store:
+            events = McpEventStore(store)
+            ids = [
+                await events.store_event("one", JSONRPCNotification(jsonrpc="2.0", method=str(number)))
+                for number in range(6)
+            ]
+            await store.erase("mcp", "one", first=5, last=5)
+            assert await events.replay_events_after(ids[0], send) == "one"
+            assert sent == [*ids[1:4], ids[5]]
+            sent.clear()
+            await store.trim("mcp", "one", before=3)
+            assert await events.replay_events_after(ids[0], send) is None
+            assert sent == []
+            assert await events.replay_events_after(ids[1], send) == "one"
+            assert sent == [*ids[2:4], ids[5]]
 
     asyncio.run(work())
 
