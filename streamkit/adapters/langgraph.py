@@ -64,6 +64,8 @@ _REWRITE = "langgraph:rewrite"
 Readers skip the parts until the end with their id exists, so all of them appear at once.
 """
 
+_RANDOM = random.SystemRandom()
+
 _GREGORIAN = 0x01B21DD213814000
 """The epoch in the time of a UUID: in steps of 100 ns since 1582."""
 _SPREAD = 1_000
@@ -509,9 +511,12 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         )
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """A later version of a channel. Its second half is random, so that those of two forks differ."""
+        """A later version of a channel. Its second half is random, so that those of two forks differ.
+
+        It does not depend on `random.seed`: two forks that begin with the same seed differ as well.
+        """
         number = int(str(current).partition(".")[0]) if current is not None else 0
-        return f"{number + 1:032}.{random.random():016}"
+        return f"{number + 1:032}.{_RANDOM.random():016}"
 
     # -- coroutines ---------------------------------------------------------------------------------------------------
 

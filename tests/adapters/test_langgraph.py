@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -225,6 +226,18 @@ def test_a_fork_has_values_of_its_own(subject: Any) -> None:
     compiled.invoke({"said": ["c"]}, fork)
     assert compiled.get_state(one).values["said"] == ["a", "answer 1", "b", "answer 3"]
     assert compiled.get_state(thread).values["said"] == ["a", "answer 1", "c", "answer 3"]
+
+
+def test_forks_that_begin_with_the_same_random_seed_have_values_of_their_own(subject: Any) -> None:
+    compiled = graph(StreamkitSaver(subject.store))
+    thread: Any = {"configurable": {"thread_id": "thread-1"}}
+    compiled.invoke({"said": ["a"]}, thread)
+    fork = compiled.get_state(thread).config
+    for said in ("b", "c"):
+        random.seed(0)
+        compiled.invoke({"said": [said]}, fork)
+    ends = [state for state in compiled.get_state_history(thread) if not state.next]
+    assert [state.values["said"][-2:] for state in ends] == [["c", "answer 3"], ["b", "answer 3"], ["a", "answer 1"]]
 
 
 def test_pruning_keeps_what_the_newest_checkpoint_needs_and_frees_the_rest(subject: Any) -> None:
