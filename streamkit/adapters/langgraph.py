@@ -436,15 +436,17 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
 
     def _find(self, thread: str, namespace: str, wanted: str | None) -> tuple[_Thread, _Checkpoint | None]:
         """The checkpoint with the id `wanted`, or else the last one, with all its values and writes."""
-        known, found = _Thread(), None
+        known, found, begin = _Thread(), None, 0
         for _, timestamp, part in self._newest(thread):
-            if found is not None and timestamp < _begin(found) and known.is_whole(found):
+            if found is not None and timestamp < begin and known.is_whole(found):
                 break
             if part.namespace != namespace:
                 continue
             known.add(part)
             if found is None and isinstance(part, _Checkpoint) and wanted in (None, part.id):
-                found = part
+                found, begin = part, _begin(part)
+                if timestamp < begin:  # its id is of another clock, which tells nothing of the entries before it
+                    begin = 0
         return known, found
 
     def list(

@@ -19,6 +19,7 @@ pytest.importorskip("langgraph.checkpoint.conformance")
 
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -101,6 +102,18 @@ def test_writes_that_are_stored_before_their_checkpoint_count() -> None:
         assert [each.value for task in graph.get_state(config).tasks for each in task.interrupts] == ["really?"]
         assert sorted(graph.invoke(Command(resume="yes"), config)["said"]) == ["charged", "yes"]
         assert done == ["charged"]
+
+
+@pytest.mark.parametrize("ahead", [-5, 0, 5])
+def test_early_writes_count_if_the_clock_of_the_ids_is_wrong(subject: Any, ahead: int) -> None:
+    """The clock was set back, or another process commits what this one wrote."""
+    saver = StreamkitSaver(subject.store)
+    thread: Any = {"thread_id": "t", "checkpoint_ns": ""}
+    id = str(UUID(int=uuid6().int + (int(ahead * 1e7 / 4096) << 80)))
+    config: Any = {"configurable": {**thread, "checkpoint_id": id}}
+    saver.put_writes(config, [("said", "early")], "task")
+    saver.put({"configurable": thread}, {**empty_checkpoint(), "id": id}, {}, {})
+    assert saver.get_tuple(config).pending_writes == [("task", "said", "early")]
 
 
 def test_early_writes_outlast_a_prune(subject: Any) -> None:
