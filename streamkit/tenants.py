@@ -76,7 +76,13 @@ class Tenants:
 
     def find(self, name: str) -> Tenant | None:
         """The tenant with this name, or None."""
-        return self._read(name)[0]
+        entry = self._store.peek(self._space, check_name(name, "segment"))
+        if not entry.sequence:
+            return None
+        try:
+            return json_decoder(Tenant).decode(entry.payload)
+        except msgspec.DecodeError as error:
+            raise CorruptData(f"the space {self._space!r} has entries that are no tenants, such as {name!r}") from error
 
     def list(self, prefix: str = "") -> Iterator[Tenant]:
         """The tenants by name, in code-point order. `prefix`: only names that begin with it."""
@@ -94,9 +100,9 @@ class Tenants:
     ) -> Tenant:
         """Replace the metadata or the quota of a tenant, or both. ValueError if there is no such tenant."""
         while True:
-            found, version = self._read(name)
-            if found is None:
-                raise ValueError(f"there is no tenant {name!r}: create it with create({name!r})")
+            # The last version may be erased, and then its sequence is not that of the entry.
+            version = self._store.segment_status(self._space, check_name(name, "segment")).last_sequence
+            found = self._found(name)
             changed = msgspec.structs.replace(
                 found,
                 metadata=found.metadata if metadata is None else dict(metadata),
@@ -144,16 +150,6 @@ class Tenants:
         if found is None:
             raise ValueError(f"there is no tenant {name!r}: create it with create({name!r})")
         return found
-
-    def _read(self, name: str) -> tuple[Tenant | None, int]:
-        """The tenant and its version."""
-        entry = self._store.peek(self._space, check_name(name, "segment"))
-        if not entry.sequence:
-            return None, 0
-        try:
-            return json_decoder(Tenant).decode(entry.payload), entry.sequence
-        except msgspec.DecodeError as error:
-            raise CorruptData(f"the space {self._space!r} has entries that are no tenants, such as {name!r}") from error
 
     def _write(self, tenant: Tenant, version: int) -> bool:
         """Write the next version. False if another process was faster."""

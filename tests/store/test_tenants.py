@@ -105,3 +105,17 @@ def test_wrong_calls_name_the_remedy(client: Client, tenants: Tenants) -> None:
     store.produce("tenants", "strange", [Record(b"no JSON")])
     with pytest.raises(CorruptData, match="no tenants"):
         Tenants(client, store).find("strange")
+
+
+def test_a_tenant_is_changed_after_its_last_version_was_erased(client: Client) -> None:
+    store = client.store(uuid4())
+    tenants = Tenants(client, store)
+    made = tenants.create("acme", metadata={"plan": "small"})
+    tenants.change("acme", metadata={"plan": "secret"})
+    store.erase("tenants", "acme", first=2, last=2)
+    assert tenants.find("acme") == made
+    assert tenants.change("acme", quota_bytes=5).metadata == {"plan": "small"}
+    store.erase("tenants", "acme")
+    with pytest.raises(ValueError, match="there is no tenant"):
+        tenants.change("acme", quota_bytes=6)
+    assert tenants.create("acme").metadata == {}
