@@ -15,6 +15,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
+import fix_serve
 import pytest
 from fix_serve import Reply, Served
 
@@ -89,6 +90,27 @@ def test_a_stream_whose_segment_was_deleted_by_other_means_can_be_created_again(
     assert stream(served, "GET", "a").status == 404
     assert stream(served, "PUT", "a", b"new").status == 201
     assert stream(served, "GET", "a").body == b"new"
+
+
+def test_a_stream_goes_on_after_its_last_message_was_erased(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a server that does not know its state, too."""
+    stream(served, "PUT", "a")
+    for body in (b"one ", b"two "):
+        stream(served, "POST", "a", body)
+    end = served.store.segment_status("streams", "a").last_sequence
+    served.store.erase("streams", "a", first=end, last=end)
+    monkeypatch.setattr(fix_serve, "uuid4", lambda: served.id)
+    other = Served(served.url)
+    try:
+        assert stream(other, "POST", "a", b"three ").status == 204
+        assert stream(served, "POST", "a", b"four").status == 204
+        for server in (served, other):
+            assert stream(server, "GET", "a").body == b"one three four"
+        served.store.erase("streams", "a", first=end + 2, last=end + 2)
+        assert stream(other, "DELETE", "a").status == 204
+        assert stream(served, "PUT", "a", b"new").status == 201
+    finally:
+        other.close()
 
 
 @pytest.mark.parametrize("path", ["a%2Fb", "a/b//c", "%E2%82%AC", "..", "a%20b", "~YQ", "x" * 255])

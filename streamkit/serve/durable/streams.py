@@ -51,12 +51,11 @@ class Streams:
     # -- state --------------------------------------------------------------------------------------------------
 
     async def load(self, segment: str) -> Known:
-        """The stream's state as it is committed now, in any process."""
+        """The stream's state as it is committed now, in any process, for a write."""
+        # The last entries may have been removed by something else: the sequences go on.
+        sequence = (await self.store.segment_status(self.space, segment)).last_sequence
         entry = await self.store.peek(self.space, segment)
-        sequence = entry.sequence
-        if not sequence:  # new, or all of it was removed by something else: its sequences go on
-            sequence = (await self.store.segment_status(self.space, segment)).last_sequence
-        known = Known(sequence, state_of(entry))
+        known = Known(max(sequence, entry.sequence), state_of(entry))
         self.remember(segment, *known)
         return known
 
@@ -85,7 +84,8 @@ class Streams:
 
     async def find(self, segment: str) -> State:
         """The state of the stream. Refused with 404 or 410 if clients cannot reach it."""
-        return self.live(segment, await self.load(segment))
+        entry = await self.store.peek(self.space, segment)
+        return self.live(segment, Known(entry.sequence, state_of(entry)))
 
     async def producer(self, segment: str, base: int, id: str) -> tuple[int, int] | None:
         """Epoch and sequence of a producer whose state was moved out of the stream's state; None if there is none."""
