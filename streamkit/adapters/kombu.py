@@ -20,7 +20,7 @@ from contextlib import suppress
 from importlib import import_module
 from queue import Empty
 from threading import Event, Lock, Thread
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -39,8 +39,16 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
 from ..client import Client, connect
-from ..errors import DeliveryLost, OutcomeUnknown, PermanentError, StoreClosed, StreamkitError, TransientError
-from ..groups import Consumer, Delivery, Queue
+from ..errors import (
+    DeliveryLost,
+    OutcomeUnknown,
+    PermanentError,
+    SequenceMismatch,
+    StoreClosed,
+    StreamkitError,
+    TransientError,
+)
+from ..groups import Consumer, Delivery, Group, Queue, Settlement
 from ..model import Record
 from ..store import Store
 
@@ -51,8 +59,14 @@ _SPACE = "kombu"
 _EXPIRES = "kombu:expires"
 _SUBJECT = "subject"
 """The header of a message that becomes metadata, so that `store.erase(queue, metadata=…)` finds the message."""
+_BATCH = 1000
+"""Messages that one commit extends or releases at most."""
 _PAGE = 10
 """Messages that one look takes at most."""
+_MAX_PENDING = 100_000
+"""Messages of a queue that a process holds in each lane, at most. A task with a countdown is held until its time."""
+_OLD_CHANGES = 100
+"""Outdated changes of an exchange's bindings that are kept."""
 _FRESH = 1.0
 """Seconds for which bindings are taken to be as they were read."""
 
@@ -111,40 +125,66 @@ class _Held:
 
     def _extend(self) -> None:
         while not self._closed.wait(self._seconds / 3):
-            for tag in list(self._held):
-                with self._lock:
-                    held = self._held.get(tag)
-                    if held is None:
-                        continue
+            self._settle_all(list(self._held), "extend")
+
+    def release_all(self, tags: list[str]) -> None:
+        """Return deliveries to their queues."""
+        if self.is_ours():
+            self._settle_all(tags, "release")
+
+    def _settle_all(self, tags: list[str], action: Literal["extend", "release"]) -> None:
+        """Settle many deliveries with few commits: thousands of tasks may wait for their time."""
+        seconds = self._seconds if action == "extend" else None
+        for start in range(0, len(tags), _BATCH):
+            with self._lock:
+                groups: dict[Group, dict[str, Settlement]] = {}
+                for tag in tags[start : start + _BATCH]:
+                    if tag in self._held:
+                        consumer, delivery = self._held[tag]
+                        settlement = Settlement(receipt=delivery.receipt, action=action, seconds=seconds)
+                        groups.setdefault(consumer.group, {})[tag] = settlement
+                        if action == "release":
+                            del self._held[tag]
+                for group, settlements in groups.items():
                     try:
-                        self._held[tag] = held[0], held[0].extend(held[1], self._seconds)
-                    except DeliveryLost as error:
-                        del self._held[tag]
-                        _log.warning("a message was delivered to another consumer as well: %s", error)
+                        settled = group.settle(settlements.values())
                     except StreamkitError as error:
-                        _log.warning("the deadline of a message could not be extended: %s", error)
+                        _log.warning("%s of %d messages of %r failed: %s", action, len(settlements), group.space, error)
+                        continue
+                    for tag, result in zip(settlements, settled, strict=True):
+                        if result.lost:
+                            self._held.pop(tag, None)
+                            _log.warning("a message of %r was delivered to another consumer as well", group.space)
 
 
 class _QoS(virtual.QoS):
     """Settles messages in the store."""
 
     def ack(self, delivery_tag: str) -> None:
-        self.channel.held.settle(delivery_tag, lambda consumer, delivery: consumer.ack(delivery))
-        super().ack(delivery_tag)
+        try:
+            self.channel.held.settle(delivery_tag, lambda consumer, delivery: consumer.ack(delivery))
+        finally:  # if that failed, the message comes back after its deadline: it must not take up the prefetch
+            super().ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Return the message to the queue, or make it a dead letter."""
-        if requeue:
-            self.channel.held.settle(delivery_tag, lambda consumer, delivery: consumer.release(delivery))
-        else:
-            self.channel.held.settle(delivery_tag, lambda consumer, delivery: consumer.reject(delivery))
-        super().ack(delivery_tag)
+        """Return the message to the queue, or make it a dead letter. A message that is returned has failed once more:
+        its task may kill each worker."""
+
+        def settle(consumer: Consumer, delivery: Delivery) -> None:
+            if requeue:
+                consumer.nack(delivery, delay=0.0, error="the message was requeued")
+            else:
+                consumer.reject(delivery)
+
+        try:
+            self.channel.held.settle(delivery_tag, settle)
+        finally:
+            super().ack(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
         """Return unsettled messages to their queues."""
         self._flush()
-        for tag in list(self._delivered):
-            self.channel.held.settle(tag, lambda consumer, delivery: consumer.release(delivery))
+        self.channel.held.release_all(list(self._delivered))
         self._delivered.clear()
         return []
 
@@ -185,7 +225,10 @@ class Channel(virtual.Channel):
     def _queue(self, name: str) -> Queue:
         if name not in self._opened:
             self._opened[name] = self._store.queue(
-                f"{_SPACE}.{name}", ack_timeout=self.ack_timeout, max_deliveries=self.max_deliveries
+                f"{_SPACE}.{name}",
+                ack_timeout=self.ack_timeout,
+                max_deliveries=self.max_deliveries,
+                max_pending=_MAX_PENDING,
             )
         return self._opened[name]
 
@@ -244,19 +287,21 @@ class Channel(virtual.Channel):
             return action()
 
     def _fresh(self, consumer: Consumer, deliveries: list[Delivery], no_ack: bool) -> Iterator[dict[str, Any]]:
-        """The messages that have not expired."""
-        for delivery in deliveries:
+        """The messages that have not expired. The deadlines of the later ones are extended while the first ones are
+        handled."""
+        tags = [str(uuid4()) for _ in deliveries]
+        if not no_ack:
+            for tag, delivery in zip(tags, deliveries, strict=True):
+                self.held.add(tag, consumer, delivery)
+        for tag, delivery in zip(tags, deliveries, strict=True):
             expires = delivery.entry.metadata.get(_EXPIRES)
             if expires is not None and int(expires) <= time.time() * 1000:
-                if not no_ack:
-                    consumer.ack(delivery)
+                self.held.settle(tag, lambda consumer, delivery: consumer.ack(delivery))
                 continue
             message = loads(delivery.entry.payload.decode())
-            tag = message["properties"]["delivery_tag"] = str(uuid4())
+            message["properties"]["delivery_tag"] = tag
             if delivery.attempt > 1:
                 message["redelivered"] = message["properties"]["delivery_info"]["redelivered"] = True
-            if not no_ack:
-                self.held.add(tag, consumer, delivery)
             yield message
 
     def basic_consume(self, queue: str, no_ack: bool, *positional: Any, **options: Any) -> None:
@@ -361,7 +406,7 @@ class Channel(virtual.Channel):
         at, table = self._tables.get(exchange, (0.0, []))
         if not at or time.monotonic() - at > fresh:
             self._sweep()
-            at, bindings = time.monotonic(), dict[Binding, None]()
+            at, bindings, changes, last = time.monotonic(), dict[Binding, None](), 0, 0
             for entry in self._store.consume_segment(_SPACE, _segment(exchange), gaps="skip"):
                 verb, *parts = json_decoder(list[str]).decode(entry.payload)
                 binding = parts[0], parts[1], parts[2]
@@ -369,9 +414,32 @@ class Channel(virtual.Channel):
                     bindings[binding] = None
                 else:
                     bindings.pop(binding, None)
+                changes, last = changes + 1, entry.sequence
             table = list(bindings)
+            if changes > 2 * len(table) + _OLD_CHANGES:
+                self._shorten(exchange, table, last)
             self._tables[exchange] = at, table
         return table
+
+    def _shorten(self, exchange: str, table: list[Binding], last: int) -> None:
+        """Remove the changes up to `last`, which made the table. The caller of each remote control binds a queue."""
+        segment = _segment(exchange)
+        try:
+            if table:
+                records = [Record(msgspec.json.encode(["bind", *binding])) for binding in table]
+                self._store.produce(_SPACE, segment, records, expected_sequence=last)
+            self._store.trim(_SPACE, segment, before=last + 1)
+        except SequenceMismatch:
+            return  # another process changes it; the next look shortens it
+
+    def queue_unbind(
+        self, queue: str, exchange: str = "", routing_key: str = "", arguments: Any = None, **options: Any
+    ) -> None:
+        """Remove the binding for all processes."""
+        self.state.binding_delete(queue, exchange, routing_key)
+        for binding in self._table(exchange, fresh=0.0):
+            if binding[0] == routing_key and binding[2] == queue:
+                self._change(exchange, "unbind", binding)
 
     # -- queues of processes that are gone ----------------------------------------------------------------------------
 

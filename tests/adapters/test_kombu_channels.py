@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,139 @@ def test_a_message_that_went_to_another_consumer_is_told_once(
             time.sleep(0.01)
         message.ack()
     assert sum("another consumer" in record.message for record in caplog.records) == 1
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+def test_messages_of_a_page_stay_with_their_worker_while_it_handles_the_first_one(options: dict[str, Any]) -> None:
+    options["ack_timeout"] = 0.6
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        send(connection, "tasks", "first", "second", "third")
+        taken: list[str] = []
+
+        def take(body: str, message: Any) -> None:
+            if not taken:
+                time.sleep(1.0)
+                with kombu.Connection(transport=Transport, transport_options=options) as other:
+                    assert other.default_channel.basic_get("tasks") is None
+            taken.append(body)
+            message.ack()
+
+        with kombu.Consumer(connection, kombu.Queue("tasks"), callbacks=[take]):
+            connection.drain_events(timeout=60)
+        assert taken == ["first", "second", "third"]
+
+
+def test_many_messages_are_extended_with_one_commit(options: dict[str, Any]) -> None:
+    options["ack_timeout"] = 0.6
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        send(connection, "tasks", *[str(number) for number in range(40)])
+        channel = connection.channel()
+        messages = [channel.basic_get("tasks") for _ in range(40)]
+        group, commits = channel._queue("tasks").group, []
+        settle = group.settle
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(group), "settle", lambda _, wanted: commits.append(len(wanted)) or settle(wanted))
+            wait_until(lambda: len(commits) > 4)
+        assert max(commits) == 40
+        with kombu.Connection(transport=Transport, transport_options=options) as other:
+            assert other.default_channel.basic_get("tasks") is None
+        for message in messages:
+            message.ack()
+
+
+def test_a_thousand_tasks_that_wait_for_their_time_do_not_hold_up_the_others(connection: Any) -> None:
+    channel = connection.channel()
+    queue = channel._queue("tasks")
+    queue.put_many([b'{"body": "", "properties": {"delivery_info": {}}}'] * 1001)
+    channel.basic_qos(prefetch_count=0)
+    assert len(list(channel._messages("tasks", 1001, no_ack=False))) == 1001
+    send(connection, "tasks", "urgent")
+    assert channel.basic_get("tasks").payload == "urgent"
+
+
+def test_a_message_on_its_last_attempt_comes_while_a_worker_holds_another_one(options: dict[str, Any]) -> None:
+    options["ack_timeout"] = 0.4
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        send(connection, "tasks", "deadly")
+        channel = connection.channel()
+        killed = [channel._queue("tasks").consumer() for _ in range(4)]
+        for consumer in killed:
+            assert consumer.receive(1, wait=60.0)
+        send(connection, "tasks", "waits for its time")
+        assert channel.basic_get("tasks").payload == "waits for its time"
+        wait_until(lambda: channel.basic_get("tasks") is not None)
+
+
+def test_an_ack_that_fails_does_not_take_up_the_prefetch(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(connection, "tasks", "task")
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    message = channel.basic_get("tasks")
+
+    def fail(*_: object) -> None:
+        raise streamkit.Unavailable("the storage does not answer")
+
+    monkeypatch.setattr("streamkit.groups.Consumer.ack", fail)
+    with pytest.raises(streamkit.Unavailable):
+        message.ack()
+    assert channel.qos.can_consume()
+
+
+def test_a_message_that_is_requeued_each_time_becomes_a_dead_letter(connection: Any, options: dict[str, Any]) -> None:
+    """With task_reject_on_worker_lost, Celery requeues a task that kills its worker."""
+    send(connection, "tasks", "poison")
+    channel = connection.channel()
+    for attempt in range(5):
+        message = channel.basic_get("tasks")
+        assert message.delivery_info.get("redelivered", False) == (attempt > 0)
+        message.requeue()
+    assert channel.basic_get("tasks") is None
+    with streamkit.connect(options["url"]) as client:
+        [dead] = client.store(options["store"]).queue("kombu.tasks").dead_letters()
+    assert dead.attempt == 5
+
+
+def test_messages_that_were_prefetched_go_back_as_often_as_workers_stop(options: dict[str, Any]) -> None:
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        send(connection, "tasks", "task")
+    for _ in range(7):
+        with kombu.Connection(transport=Transport, transport_options=options) as connection:
+            message = connection.default_channel.basic_get("tasks")
+            assert message.payload == "task"
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_a_queue_that_is_unbound_gets_nothing_more(options: dict[str, Any], kind: str) -> None:
+    exchange = kombu.Exchange("orders", type=kind)
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        for name in ("left", "kept"):
+            kombu.Queue(name, exchange, routing_key="new")(connection.channel()).declare()
+        kombu.Queue("left")(connection.channel()).unbind_from(exchange, "new")
+        with kombu.Connection(transport=Transport, transport_options=options) as other:
+            other.Producer(exchange=exchange).publish("order", routing_key="new")
+            assert other.default_channel.basic_get("left") is None
+            assert other.default_channel.basic_get("kept").payload == "order"
+
+
+def test_the_changes_of_an_exchange_do_not_grow_for_ever(options: dict[str, Any]) -> None:
+    exchange = kombu.Exchange("replies", type="direct")
+    with kombu.Connection(transport=Transport, transport_options=options) as connection:
+        kombu.Queue("kept", exchange, routing_key="kept")(connection.channel()).declare()
+        channel = connection.channel()
+        for number in range(150):
+            channel._queue_bind("replies", str(number), None, "caller")
+            channel.queue_unbind("caller", "replies", str(number))
+        assert channel.get_table("replies") == [("kept", "", "kept")]
+        channel.queue_unbind("kept", "replies", "kept")
+        assert channel.get_table("replies") == []
+    with streamkit.connect(options["url"]) as client:
+        assert len(list(client.store(options["store"]).consume_segment("kombu", "exchange/replies", gaps="skip"))) < 150
 
 
 class Clock:
