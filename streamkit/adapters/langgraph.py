@@ -348,7 +348,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Append all of a thread to another one. Its readers see all of it at once."""
         target = _name(target_thread_id)
-        parts = [part for *_, part in self._newest(_name(source_thread_id))][::-1]
+        parts = [part for _, part in self._newest(_name(source_thread_id))][::-1]
         while parts:
             last = self._store.segment_status(self._space, target).last_sequence
             try:
@@ -405,7 +405,9 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         """Remove the other checkpoints. The remaining ones are written again with their values, and the rest is
         trimmed."""
         while True:
-            known, last = self._known(thread)
+            # The last entries may be erased: their sequences are not used again.
+            last = self._store.segment_status(self._space, thread).last_sequence
+            known = self._known(thread)
             kept = chosen(known)
             if len(kept) == len(known.checkpoints):
                 return
@@ -437,7 +439,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
     def _find(self, thread: str, namespace: str, wanted: str | None) -> tuple[_Thread, _Checkpoint | None]:
         """The checkpoint with the id `wanted`, or else the last one, with all its values and writes."""
         known, found, begin = _Thread(), None, 0
-        for _, timestamp, part in self._newest(thread):
+        for timestamp, part in self._newest(thread):
             if found is not None and timestamp < begin and known.is_whole(found):
                 break
             if part.namespace != namespace:
@@ -470,7 +472,7 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
         end = (get_checkpoint_id(before) if before else None) or None
         threads = [_name(configured["thread_id"])] if config else self._store.get_segments(self._space)
         for thread in threads:
-            known, _ = self._known(thread)
+            known = self._known(thread)
             for part in sorted(known.checkpoints.values(), key=lambda part: part.id, reverse=True):
                 if namespace not in (None, part.namespace) or wanted not in (None, part.id):
                     continue
@@ -480,26 +482,24 @@ class StreamkitSaver(BaseCheckpointSaver[str]):
                 if all(found.metadata.get(key) == value for key, value in filter.items()):
                     yield found
 
-    def _newest(self, thread: str) -> Iterator[tuple[int, int, _Checkpoint | _Writes]]:
-        """The parts, from the newest on, each with the sequence of the thread's last entry and its own timestamp."""
-        last, ended = 0, None
+    def _newest(self, thread: str) -> Iterator[tuple[int, _Checkpoint | _Writes]]:
+        """The parts with their timestamps, from the newest on."""
+        ended = None
         for entry in self._store.consume_segment(self._space, thread, reverse=True, gaps="skip"):
-            last = last or entry.sequence
             if mark := entry.metadata.get(_REWRITE):
                 kind, _, id = mark.partition(" ")
                 if kind == "end":
                     ended = id
                 elif id != ended:
                     continue
-            yield last, entry.timestamp, _DECODER.decode(entry.payload)
+            yield entry.timestamp, _DECODER.decode(entry.payload)
 
-    def _known(self, thread: str) -> tuple[_Thread, int]:
-        """All of a thread, and the sequence of its last entry."""
-        known, end = _Thread(), 0
-        for last, _, part in self._newest(thread):
+    def _known(self, thread: str) -> _Thread:
+        """All of a thread."""
+        known = _Thread()
+        for _, part in self._newest(thread):
             known.add(part)
-            end = last
-        return known, end
+        return known
 
     def _tuple(self, thread: str, known: _Thread, part: _Checkpoint) -> CheckpointTuple:
         loads = self.serde.loads_typed

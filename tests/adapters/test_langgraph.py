@@ -129,6 +129,16 @@ def test_early_writes_outlast_a_prune(subject: Any) -> None:
     assert saver.get_tuple(config).pending_writes == [("task", "said", "early")]
 
 
+def test_a_thread_is_pruned_after_its_last_checkpoint_was_erased(subject: Any) -> None:
+    saver = StreamkitSaver(subject.store)
+    thread = {"thread_id": "t", "checkpoint_ns": ""}
+    for id in ("1", "2", "3"):
+        saver.put({"configurable": thread}, {**empty_checkpoint(), "id": id}, {}, {})
+    subject.store.erase("langgraph", "t", first=3, last=3)
+    saver.prune(["t"])
+    assert [each.checkpoint["id"] for each in saver.list({"configurable": thread})] == ["2"]
+
+
 def test_early_writes_of_a_subgraph_outlast_a_prune(subject: Any) -> None:
     """Another namespace has a later checkpoint, so the writes are early in their own namespace only."""
     saver = StreamkitSaver(subject.store)
