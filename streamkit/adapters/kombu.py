@@ -2,8 +2,9 @@
 
 A queue is a queue of the store (`store.queue`), in a space named `kombu.` and the queue's name. The bindings of an
 exchange are a segment of the space `kombu`, so all processes see them, and so is the last use of a queue with
-x-expires: the sweep removes such a queue when its processes are gone. The transport extends the deadline of a message
-while its task runs. A message of a process that was killed is delivered again when its deadline has passed.
+x-expires or auto_delete: the sweep removes such a queue when its processes are gone. The transport extends the
+deadline of a message while its task runs. A message of a process that was killed is delivered again when its deadline
+has passed.
 
 `transport_options`: `url` and `store` (else STREAMKIT_URL and STREAMKIT_STORE), `ack_timeout` in seconds (60),
 `max_deliveries` (5), `polling_interval` in seconds (0.1 on this machine, 1.0 on a service), `abandoned_after` in
@@ -197,7 +198,8 @@ class Channel(virtual.Channel):
     ack_timeout = 60.0
     max_deliveries = 5
     abandoned_after = 86_400.0
-    """Seconds. A queue that has x-expires is removed if no process has used it for so long, and for its x-expires."""
+    """Seconds. A queue with x-expires or auto_delete is removed if no process has used it for so long, and for its
+    x-expires."""
     from_transport_options = (
         *virtual.Channel.from_transport_options,
         "ack_timeout",
@@ -214,7 +216,7 @@ class Channel(virtual.Channel):
         self._unacked_queues: set[str] = set()
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
         self._lifetimes: dict[str, int] = {}
-        """The x-expires of queues that were declared here, in milliseconds."""
+        """The x-expires of queues that were declared here, in milliseconds; 0: auto_delete alone."""
         self._auto_delete: set[str] = set()
         self._used: dict[str, float] = {}
         """The time at which this channel last noted its use of each queue in the store."""
@@ -244,8 +246,9 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, arguments: dict[str, Any] | None = None, **options: Any) -> None:
         if options.get("auto_delete"):
             self._auto_delete.add(queue)
-        if lifetime := (arguments or {}).get("x-expires"):
-            self._lifetimes[queue] = int(lifetime)
+        lifetime = (arguments or {}).get("x-expires")
+        if lifetime or options.get("auto_delete"):
+            self._lifetimes[queue] = int(lifetime or 0)
             self._use(queue)
         self._reopening(queue, lambda: self._queue(queue))
 
@@ -444,7 +447,7 @@ class Channel(virtual.Channel):
     # -- queues of processes that are gone ----------------------------------------------------------------------------
 
     def _use(self, queue: str) -> None:
-        """Tell the store now and then that a queue with x-expires is in use."""
+        """Tell the store now and then that a queue with x-expires or auto_delete is in use."""
         lifetime = self._lifetimes.get(queue)
         if lifetime is None:
             return

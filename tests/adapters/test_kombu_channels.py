@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("kombu")
 
 import kombu
+from kombu.common import Broadcast
 
 import streamkit
 from streamkit.adapters.kombu import Transport
@@ -294,6 +295,19 @@ def test_queues_of_a_process_that_was_killed_are_removed(options: dict[str, Any]
         store = client.store(options["store"])
         uses = store.segment_statuses("kombu", prefix="queue/")
         assert [use.segment for use in uses if use.first_sequence <= use.last_sequence and use.last_sequence] == []
+
+
+def test_a_broadcast_queue_of_a_process_that_was_killed_is_removed(options: dict[str, Any], clock: Clock) -> None:
+    killed = kombu.Connection(transport=Transport, transport_options=options)
+    queue = Broadcast("news")(killed.channel())
+    queue.declare()
+    with kombu.Connection(transport=Transport, transport_options=options) as process:
+        process.Producer(exchange=queue.exchange).publish("first")
+    assert f"kombu.{queue.name}" in spaces(options)
+    clock.added = 90_000.0
+    with kombu.Connection(transport=Transport, transport_options=options) as process:
+        process.Producer(exchange=queue.exchange).publish("second")
+    assert spaces(options) == ["kombu"]
 
 
 def test_a_queue_of_one_process_goes_when_the_process_closes(options: dict[str, Any]) -> None:
