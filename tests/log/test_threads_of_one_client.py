@@ -481,9 +481,12 @@ def test_callers_of_one_transaction_wake_each_other(store: Store, monkeypatch: p
     monkeypatch.setattr(committer, "_wait", wait)
     names = [str(number) for number in range(12)]
     stoppable = set(names[::3])
+    together = threading.Barrier(len(names))
 
     def write(name: str) -> None:
         for number in range(40):
+            if number < 10:
+                together.wait(PATIENCE)  # else each thread may have ended when the next one begins
             with contextlib.suppress(Stopped):
                 store.produce("s", name, [Record(b"%d" % number)])
 
