@@ -18,12 +18,13 @@ from ..clock import Clock
 from ..errors import DeliveryLost, StoreClosed, StreamkitError
 from ..log.notifier import Notifier
 from ..names import check_name
+from ..run.failure import storable
 from ..store import inner
 from ..warn import warn
 from .core import Core, Lane, is_pending
 from .decide import behind, give_up, next_change
 from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
-from .failures import REJECTED, failure_text, storable
+from .failures import REJECTED, failure_text
 from .feed import FeedState
 from .lane import LaneState
 from .ranges import ranges_of

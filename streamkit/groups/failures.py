@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["DEADLINE_PASSED", "REJECTED", "WORN_OUT", "failure_text", "storable", "worn_out"]
+__all__ = ["DEADLINE_PASSED", "REJECTED", "WORN_OUT", "failure_text", "worn_out"]
 
 WORN_OUT = "max_deliveries"
 """The reason of a dead letter that used up its attempts. The last failures follow it, if they are known."""
@@ -21,11 +21,6 @@ def failure_text(error: BaseException | str | None) -> str:
     line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * _MOST]).split())
     data = line.encode(errors="replace")
     return line if len(data) <= _MOST else data[: _MOST - 3].decode(errors="ignore") + "…"
-
-
-def storable(reason: str) -> str:
-    """The text with its lone surrogates spelled out: they are not UTF-8, and an entry is rejected all the same."""
-    return reason.encode(errors="backslashreplace").decode()
 
 
 def _described(error: BaseException) -> str:

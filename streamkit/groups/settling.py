@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from ..arguments import check_choice, check_seconds, check_type
+from ..run.failure import storable
 from .core import Core
 from .decide import behind, give_up
 from .events import Acked, Died, Extended, Held, LaneEvent, Released
-from .failures import REJECTED, failure_text, storable
+from .failures import REJECTED, failure_text
 from .lane import LaneState
 from .ranges import numbers_of, ranges_of
 

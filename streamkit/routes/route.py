@@ -23,7 +23,7 @@ from ..log.offsets import Offset
 from ..model import Entry, Record
 from ..names import check_name, partition_of
 from ..removing.erasures import forget_late_failures
-from ..run.failure import failure_text
+from ..run.failure import described
 from ..run.reading import (
     SpacePosition,
     after,
@@ -282,7 +282,7 @@ class Route:
                     return None
                 state = done
             entry = failed.entry
-            said = failure_text(failed.cause)
+            said = described(failed.cause)
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
             self._pause(state, failure, failed.cause)
             return None
@@ -336,7 +336,7 @@ class Route:
             found = self._rules(state).copies(entries) if copies is None else copies
         except Failed as failed:  # it did not, before the crash
             entry = failed.entry
-            said = failure_text(failed.cause)
+            said = described(failed.cause)
             failure = RouteFailure(said, entry.segment, entry.sequence, entry.timestamp)
             self._pause(state, failure, failed.cause)
             return False
@@ -353,7 +353,7 @@ class Route:
             except (StoreClosed, UnsupportedVersion):
                 raise
             except PermanentError as error:
-                self._pause(state, RouteFailure(failure_text(error)), error)
+                self._pause(state, RouteFailure(described(error)), error)
                 return False
         return True
 

@@ -14,7 +14,7 @@ from ..errors import CorruptData, PermanentError, StreamkitError, TransientError
 from ..gaps import Gap
 from ..model import Entry
 from ..removing.erasures import begins_late, erased_since, has_erasures, seen_by
-from ..run.failure import failure_text
+from ..run.failure import described
 from ..run.reading import RemovedEntries, SpacePosition, after, chunks, is_loss
 from ..store import Store
 from ..warn import warn, warn_of
@@ -172,7 +172,7 @@ class Build:
 
     def _fail(self, entry: Entry, error: Exception) -> bool:
         state = self.state
-        said = failure_text(error)
+        said = described(error)
         offset = entry.space_offset.hex()
         failure = ViewFailure(entry.space, entry.segment, entry.sequence, entry.timestamp, offset, said)
         if self._definition.on_error == "skip":
