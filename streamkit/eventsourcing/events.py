@@ -93,10 +93,9 @@ class EventFormat:
             again = self._codec.decode(payload)
             self._convert(type, again)
         except _Mismatch as error:
-            hint = ". JSON has neither NaN nor infinity, MsgpackCodec() has" if "got `null`" in str(error) else ""
             raise TypeError(
                 f"{_named(type, error.argument)} does not match its annotation ({error}), and could not be "
-                f"replayed: {_NOTHING}{hint}"
+                f"replayed: {_NOTHING}"
             ) from error
         except Exception as error:
             raise TypeError(f"{type.function.__qualname__} could not be replayed ({error}): {_NOTHING}") from error
