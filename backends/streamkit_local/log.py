@@ -43,6 +43,8 @@ INLINE: Final = 64 << 10
 """Larger values of rows that are not put with NEXT go into files of their own."""
 _SMALL: Final = 256 << 10
 """A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
+_SCRUBBED: Final = 16 << 10
+"""A file with more than this is not written to after a scrub."""
 _ROOM: Final = 1 << 20
 """The most bytes that are filled with zeros in advance."""
 _ROOMY: Final = 256 << 10
@@ -277,9 +279,17 @@ class PartitionLog:
         self.words[DIRTY] = 0
 
     def scrub(self) -> None:
-        """Overwrite replaced and deleted values that are still in the files with zeros."""
+        """Overwrite replaced and deleted values that are still in the files with zeros.
+
+        A large file is not written to after that: it goes with the last row in it.
+        """
         with self.mutex():
             try:
+                with contextlib.suppress(OSError):  # a full disk: the values are overwritten all the same
+                    self._lock()
+                    if self.state.end - self.state.base > _SCRUBBED:
+                        self._roll()
+                self._unlock()
                 self._lock()
                 self._clean()
                 drop_draft(self.path)
@@ -302,6 +312,11 @@ class PartitionLog:
                                 room, dead = 0, []
                     if dead:
                         self._overwrite(file, dead)
+                current = self._file
+                assert current is not None
+                os.ftruncate(current.fd, state.end - state.base)
+                current.room = 0
+                sync_directory(self.path)  # files that are removed do not come back after a power cut
             except OSError as error:
                 raise system_fault(error, self.path) from error
             finally:

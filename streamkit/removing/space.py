@@ -108,7 +108,10 @@ def has_remains(backend: Backend, space: str) -> bool:
 
 def _end(partition: Partition) -> set[bytes] | None:
     """End the log; the keys of the transactions that stay. None if the log cannot be read."""
+    backend = partition.backend
     try:
+        if not backend.limits.remote and isinstance(backend, Scrubs):
+            backend.scrub(partition.key)  # the end comes into a new file, and keeps no large one
         if not partition.partition and partition.head_etag is None:
             partition.read_head()
         known = partition.partition or partition.head_etag is not None

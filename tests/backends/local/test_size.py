@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 import streamkit
 from streamkit import Record
 
@@ -33,3 +35,17 @@ def test_the_stored_bytes_are_those_on_the_disk(tmp_path: Path) -> None:
         assert all(tier.bytes > 0 for tier in size.tiers if tier.name != "archive")
         store.delete_space("a")
         assert store.size().stored_bytes == 0
+
+
+@pytest.mark.parametrize("payload", [10, 1000, 100_000])
+def test_a_deleted_space_leaves_files_of_a_few_kilobytes(tmp_path: Path, payload: int) -> None:
+    """The end of its log stays, for the processes that have the space open."""
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+        store.produce("other", "a", [Record(b"")])
+        before = on_disk(tmp_path)
+        for _ in range(200):
+            store.produce("deleted", "a", [Record(os.urandom(payload))])
+        assert on_disk(tmp_path) > before + 200 * payload
+        store.delete_space("deleted")
+        assert on_disk(tmp_path) < before + 20_000
