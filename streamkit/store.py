@@ -641,7 +641,7 @@ class Store:
                 raise
             known = None
         if known is None:
-            report = erase_deleted(space, self._shared.clock, dry_run, Copies(self))
+            report = erase_deleted(space, self._backend, self._shared.clock, dry_run, Copies(self))
         return report.of(self.id, segment, first, last, metadata, chosen)
 
     # -- following ----------------------------------------------------------------------------------------------

@@ -174,10 +174,11 @@ class S3Backend:
         state = self._bucket.versioning()
         if not state:
             return None
+        archive = f"{self._path.removesuffix(f'{self._store}/')}archive/{self._store}/"
         return (
             f"the bucket {self._connection.target.bucket!r} keeps earlier versions of replaced and deleted objects "
-            f"(versioning is {state.lower()}): delete the noncurrent versions under {self._path!r}, or have a "
-            "lifecycle rule do it (NoncurrentVersionExpiration). Object Lock keeps them until its retention ends"
+            f"(versioning is {state.lower()}): delete the noncurrent versions under {self._path!r} and {archive!r}, or "
+            "have a lifecycle rule do it (NoncurrentVersionExpiration). Object Lock keeps them until its retention ends"
         )
 
     def acquire(self, name: str, ttl: float) -> Grant | None:

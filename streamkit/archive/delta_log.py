@@ -17,6 +17,7 @@ import msgspec
 from ..errors import StreamkitError, UnsupportedVersion
 from .delta_actions import Action, Add, Metadata, Protocol, Remove, action_of_row, actions_of, column_types
 from .errors import UNDECODABLE, Damaged
+from .snapshot import is_own_name
 
 if TYPE_CHECKING:
     from .files import TableFiles
@@ -50,6 +51,8 @@ class LogState:
     """The version of each application's last transaction."""
     added: Mapping[tuple[str, str], AddedFile]
     """The files by path and deletion vector, which together identify a file in Delta."""
+    is_foreign: bool
+    """True if the log names a file of another engine, be it as a removed one."""
     types: Mapping[str, str] = field(init=False)
     """The columns, each with Delta's name for its type."""
 
@@ -69,14 +72,17 @@ class _Replay:
         self.metadata = before.metadata if before else None
         self.marks: dict[str, int] = dict(before.marks) if before else {}
         self.added: dict[tuple[str, str], AddedFile] = dict(before.added) if before else {}
+        self.is_foreign = before.is_foreign if before else False
 
     def apply(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if (add := action.add) is not None:
                 key = _key(add)
                 self.added[key] = AddedFile(add.path, add.size, add.stats, bool(key[1]))
-            if action.remove is not None:
-                self.added.pop(_key(action.remove), None)
+            if (remove := action.remove) is not None:
+                self.added.pop(_key(remove), None)
+            if (file := add or remove) is not None:
+                self.is_foreign = self.is_foreign or not is_own_name(file.path)
             if action.txn is not None:
                 self.marks[action.txn.app_id] = action.txn.version
             if action.protocol is not None:
@@ -87,7 +93,7 @@ class _Replay:
     def state(self, version: int) -> LogState:
         if self.protocol is None or self.metadata is None:
             raise ValueError("its log names neither its protocol nor its schema")
-        return LogState(version, self.protocol, self.metadata, self.marks, self.added)
+        return LogState(version, self.protocol, self.metadata, self.marks, self.added, self.is_foreign)
 
 
 def _key(action: Add | Remove) -> tuple[str, str]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unavailable
 from .columns import as_ours, check_rows
 from .compact import part_file, sort_foreign
-from .delta_log import DIRECTORY
+from .delta_actions import actions_of, column_types
+from .delta_log import DIRECTORY, LogState, listed, replay
 from .log_cleanup import forget_versions
 from .parquet import write_file
 from .schema import schema
@@ -84,7 +85,7 @@ def erase_archived(archive: Archive, partition: int, spans: Spans) -> int | None
                 part_file(archive, snapshot, file)
             if foreign or shared:
                 continue
-            has_others = not _own_names().issuperset(snapshot.state.types)
+            has_others = _has_others(table, snapshot.state)
             if not old and fence:
                 _delete_old(archive, snapshot.paths, spans)
                 if has_others:  # the log has the least and the greatest values of such columns
@@ -151,6 +152,23 @@ def _marked(rows: pa.Table, spans: Spans) -> Any:
 
 def _own_names() -> set[str]:
     return set(schema().names)
+
+
+def _has_others(table: Table, state: LogState) -> bool:
+    """True if the table, or a version of it that is in the log, has columns that other engines have added."""
+    own = _own_names()
+    if not own.issuperset(state.types):
+        return True
+    if not state.is_foreign:
+        return False
+    with table.mapped():
+        commits, checkpoints = listed(table.log_sizes())
+        first = replay(table, min(checkpoints)) if checkpoints else None
+        if first is not None and not own.issuperset(first.types):
+            return True
+        actions = (action for version in commits for action in actions_of(table.log_of(version) or ""))
+        changes = (action.metadata for action in actions if action.metadata is not None)
+        return any(not own.issuperset(column_types(change.schema_string)) for change in changes)
 
 
 def _without(rows: pa.Table, spans: Spans) -> pa.Table:

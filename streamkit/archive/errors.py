@@ -39,6 +39,8 @@ _DENIED = (
     "Permission denied",
     "SignatureDoesNotMatch",
 )
+_KEPT = "operation is not permitted"
+"""Azure's text if a blob has snapshots, or is immutable by a policy: then it deletes none."""
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted")
 _SERVICE = (
     "Error performing",
@@ -112,6 +114,11 @@ def foreign(error: Exception, url: str, options: Mapping[str, str]) -> Streamkit
         return PermanentError(f"{url}: its bucket or container does not exist ({said}): create it, or correct the URL")
     if isinstance(error, PermissionError) or status in (401, 403) or any(word in whole for word in _DENIED):
         return AccessDenied(f"{url}: the storage refused the access ({said}): check the credentials and permissions")
+    if _KEPT in whole:
+        return AccessDenied(
+            f"{url}: the storage keeps a file that is to be deleted ({said}): delete the snapshots of the blobs there, "
+            "or end the policy that keeps them, and try again"
+        )
     if isinstance(error, FileNotFoundError) or status == 404:
         return Damaged(f"{url}: a file is missing: {said}")
     if status in (429, 503):

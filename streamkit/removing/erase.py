@@ -181,9 +181,7 @@ def erase_space(
             f"metadata. Values made of them may be in {' and '.join(places)}: erase their segments by name as well"
         )
         total = replace(total, unreached=(*total.unreached, text))
-    if not dry_run and (kept := _kept_copies(space.partitions[0].backend)):
-        total = replace(total, unreached=(*total.unreached, kept))
-    return total
+    return total if dry_run else _with_kept(total, space.partitions[0].backend)
 
 
 def _clean_again(partition: Partition, wanted: _Wanted, copies: Copies) -> Rewritten:
@@ -193,12 +191,14 @@ def _clean_again(partition: Partition, wanted: _Wanted, copies: Copies) -> Rewri
     return done.plus(copies.clean_again(partition, Ranges(erased))) if erased else done
 
 
-def _kept_copies(backend: Backend) -> str | None:
-    """The sentence about copies that the storage keeps. If it does not answer, the erasure is complete all the same."""
+def _with_kept(report: EraseReport, backend: Backend) -> EraseReport:
+    """`report` with the sentence about copies that the storage keeps. If it does not answer, the erasure is complete
+    all the same."""
     try:
-        return backend.kept_copies() if isinstance(backend, KeepsCopies) else None
+        kept = backend.kept_copies() if isinstance(backend, KeepsCopies) else None
     except TransientError as error:
-        return f"the storage did not say if it keeps copies of erased entries; erase again to ask it again: {error}"
+        kept = f"the storage did not say if it keeps copies of erased entries; erase again to ask it again: {error}"
+    return replace(report, unreached=(*report.unreached, kept)) if kept else report
 
 
 def _count(erasures: Iterable[Erasure]) -> int:
@@ -214,11 +214,12 @@ def _count_new(partition: Partition, hidden: Sequence[Erasure]) -> int:
     return sum(done.lacks(erasure.segment, erasure.first, erasure.last) for erasure in hidden)
 
 
-def erase_deleted(space: str, clock: Clock, dry_run: bool, copies: Copies) -> EraseReport:
+def erase_deleted(space: str, backend: Backend, clock: Clock, dry_run: bool, copies: Copies) -> EraseReport:
     """Erase the remains of a space that does not exist, or not any more."""
-    started = clock.now()
-    done = Rewritten() if dry_run else copies.clean_deleted(space)
-    return _completed(EraseReport(space, started=started, dry_run=dry_run), done, clock)
+    report = EraseReport(space, started=clock.now(), dry_run=dry_run)
+    if dry_run:
+        return _completed(report, Rewritten(), clock)
+    return _with_kept(_completed(report, copies.clean_deleted(space), clock), backend)
 
 
 def _completed(report: EraseReport, done: Rewritten, clock: Clock) -> EraseReport:

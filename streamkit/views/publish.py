@@ -190,11 +190,13 @@ def _may_hold(place: _Files | _Objects, path: str, size: int, space: str, incarn
     """True if a published database holds entries of another incarnation of a space, or cannot be read."""
     import tempfile
 
-    with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
+    # The file has no name once there is anything in it: nothing is left if the process is killed.
+    with tempfile.NamedTemporaryFile(suffix=".sqlite", delete=False) as file:
         try:
-            file.writelines(decompress_pieces(place.read(path), _LEAST + _RATIO * size))
-            file.flush()
             with contextlib.closing(open_reader(file.name)) as db:
+                os.unlink(file.name)
+                file.writelines(decompress_pieces(place.read(path), _LEAST + _RATIO * size))
+                file.flush()
                 state = read_state(db, file.name)
             if state is None or space not in state.spaces:
                 return state is None

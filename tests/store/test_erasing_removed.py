@@ -274,6 +274,47 @@ def test_columns_that_others_have_added_lose_the_values_of_erased_entries(
     assert place.store.verify().ok
 
 
+@pytest.mark.parametrize("how", ["restored", "overwritten", "vacuumed"])
+def test_the_log_loses_the_values_of_a_column_that_others_have_added_and_removed(tmp_path: Path, how: str) -> None:
+    """The present version of the table does not tell that an earlier one had the column."""
+    pa = pytest.importorskip("pyarrow")
+    deltalake = pytest.importorskip("deltalake")
+    place = Place(f"memory://{uuid4()}", tmp_path)
+    for at in range(3):
+        write(place.store, f"user-17/{at}", 1)
+        write(place.store, "other", 1, KEPT)
+        place.store.archive("a")
+    (log,) = tmp_path.rglob("_delta_log")
+    table, rows = foreign_engines.table_of(log.parent), foreign_engines.rows_of(log.parent)
+    notes = pa.array([payload.decode() for payload in rows["payload"].to_pylist()])
+    foreign_engines.add_column(log.parent, "note", notes)
+    if how == "overwritten":
+        deltalake.write_deltalake(str(log.parent), rows, mode="overwrite", schema_mode="overwrite")
+    else:
+        foreign_engines.table_of(log.parent).restore(table.version())
+    if how == "vacuumed":
+        later = foreign_engines.table_of(log.parent)
+        later.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        later.create_checkpoint()
+    assert any("_delta_log" in name for name in place.holds(TAG))
+    place.store.erase("a", "user-17/*")
+    assert place.holds(TAG) == []
+    assert [entry.payload for entry in place.store.consume_space("a")] == [KEPT + b" 0"] * 3
+    assert place.store.verify().ok
+
+
+def test_the_versions_of_a_table_stay_if_others_have_only_compacted_it(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    place = Place(f"memory://{uuid4()}", tmp_path)
+    for _ in range(3):
+        write(place.store, "user-17/mails")
+        place.store.archive("a")
+    (log,) = tmp_path.rglob("_delta_log")
+    foreign_engines.optimize(log.parent)
+    place.store.erase("a", "user-17/mails")
+    assert (log / f"{0:020}.json").exists()
+
+
 def test_an_erasure_completes_a_deletion_that_was_interrupted() -> None:
     """The deletion begins with the snapshots. The space itself is as before until its own log has ended."""
     at, survived = 0, 0

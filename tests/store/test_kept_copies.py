@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,11 @@ from streamkit.backend import Backend
 from streamkit.doctor import diagnose
 from streamkit.errors import AccessDenied, Unavailable
 from streamkit.testing import ManualClock
+from streamkit.views import Index
 from streamkit_memory import MemoryDriver
 from streamkit_s3.bucket import Bucket
+
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
 def _told(store: Store) -> list[str]:
@@ -64,15 +68,71 @@ def test_an_erasure_names_a_bucket_that_keeps_versions(
         assert _told(store) == []
 
 
+@pytest.mark.s3
+def test_an_erasure_names_every_place_of_old_versions(s3_bucket: S3Bucket, tmp_path: Path) -> None:
+    """Versions of the archive and of published views lie beside the store, and those of a deleted space stay too."""
+    pytest.importorskip("deltalake")
+    plain, tag = s3_bucket.server.client(), os.urandom(24)
+    plain.put_bucket_versioning(Bucket=s3_bucket.name, VersioningConfiguration={"Status": "Enabled"})
+    with streamkit.connect(s3_bucket.url("p"), timeout=PATIENCE) as client:
+        store = client.store(uuid4())
+        store.produce("a", "user-1", [Record(tag)])
+        store.archive("a")
+        with store.view("v", Index(lambda entry: entry.payload.hex()), ["a"], tmp_path / "v") as view:
+            view.publish()
+        (text,) = store.erase("a", "user-1").unreached
+        store.delete_space("a")
+        assert text in store.erase("a", "user-1").unreached
+    pages = plain.get_paginator("list_object_versions").paginate(Bucket=s3_bucket.name)
+    old = [(one["Key"], one["VersionId"]) for page in pages for one in page.get("Versions", ())]
+    bodies = {key: plain.get_object(Bucket=s3_bucket.name, Key=key, VersionId=id)["Body"].read() for key, id in old}
+    holding = [key for key, body in bodies.items() if holds(body, tag) or key.endswith(".sqlite.zst")]
+    assert len(holding) >= 3
+    assert [key for key in holding if not any(repr(f"{'/'.join(key.split('/')[:at])}/") in text for at in (2, 3))] == []
+
+
+@pytest.mark.azure
+@pytest.mark.parametrize("use", ["erase", "delete_space"])
+def test_a_snapshot_of_a_file_of_the_archive_is_named_and_does_not_stop_an_erasure_for_ever(
+    azurite: Azurite, use: str
+) -> None:
+    pytest.importorskip("deltalake")
+    from azure.storage.blob import BlobServiceClient
+
+    account, name = f"http://127.0.0.1:{azurite.blob_port}/devstoreaccount1", "kept" + uuid4().hex[:8]
+    with (
+        BlobServiceClient(account, _KEY) as service,
+        streamkit.connect(azurite.url(name), timeout=PATIENCE) as client,
+        client.store(uuid4()) as store,
+    ):
+        container, tag = service.get_container_client(name), os.urandom(24)
+        store.produce("a", "user-1", [Record(tag)])
+        store.archive("a")
+        (file,) = [blob.name for blob in container.list_blobs() if blob.name.endswith(".parquet")]
+        container.get_blob_client(file).create_snapshot()
+
+        def remove() -> None:
+            if use == "erase":
+                assert store.erase("a", "user-1").unreached == ()
+            else:
+                store.delete_space("a")
+
+        with pytest.raises(AccessDenied, match="delete the snapshots of the blobs"):
+            remove()
+        container.get_blob_client(file).delete_blob(delete_snapshots="only")
+        remove()
+        left = [container.download_blob(blob.name).readall() for blob in container.list_blobs()]
+        assert not any(holds(data, tag) for data in left)
+
+
 @pytest.mark.azure
 def test_an_erasure_removes_snapshots_of_its_blobs_and_names_a_container_that_keeps_others(azurite: Azurite) -> None:
     from azure.storage.blob import BlobServiceClient
 
-    key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
     account = f"http://127.0.0.1:{azurite.blob_port}/devstoreaccount1"
     name = "kept" + uuid4().hex[:8]
     with (
-        BlobServiceClient(account, key) as service,
+        BlobServiceClient(account, _KEY) as service,
         streamkit.connect(azurite.url(name), timeout=PATIENCE) as client,
         client.store(uuid4()) as store,
     ):

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -254,3 +255,25 @@ def test_a_link_that_a_killed_process_did_not_move_is_moved_later(tmp_path: Path
         view.catch_up()
         assert os.path.realpath(tmp_path / "v") == os.path.realpath(current)
         assert not old.exists()
+
+
+def test_a_published_view_that_an_erasure_reads_has_no_named_copy(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The erasure asks each published view if it is of the deleted space. A killed one leaves no copy behind."""
+    with store.view("index", index(), ["log"], tmp_path / "v") as view:
+        view.publish()
+    store.delete_space("log")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    read_state, seen = publish.read_state, list[list[Path]]()
+
+    def looking(db: sqlite3.Connection, path: str) -> Any:
+        seen.append([path for path in temporary.iterdir() if path.stat().st_size])
+        return read_state(db, path)
+
+    monkeypatch.setattr(publish, "read_state", looking)
+    assert store.erase("log", "s").views == 1
+    assert seen == [[]]
+    assert not list(temporary.iterdir())
