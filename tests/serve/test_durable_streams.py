@@ -24,7 +24,7 @@ from harness.balanced import Balanced
 from streamkit import Record
 from streamkit.names import internal_name
 from streamkit.serve import Limits
-from streamkit.serve.durable.registry import Registry
+from streamkit.serve.durable.registry import LIST, Registry, segment_of
 from streamkit.serve.durable.state import Refused
 from streamkit.serve.durable.subscriptions import is_match
 from streamkit.serve.durable.webhooks import check_url
@@ -522,6 +522,24 @@ def test_a_server_with_keys_sends_no_webhook_to_its_own_machine(
     url, body = "/v1/stream/__ds/subscriptions/s", json.dumps(config).encode()
     reply = served.ask("PUT", url, body, {**JSON, **key("admin")})
     assert (reply.status, reply.json["error"]["code"]) == (400, "WEBHOOK_URL_REJECTED")
+
+
+def test_subscriptions_go_on_after_the_last_entries_of_their_segments_were_erased(served: Served) -> None:
+    stream(served, "PUT", "wakes", None, Content_Type="application/json")
+    config = {"type": "pull-wake", "streams": ["a"], "wake_stream": "wakes"}
+    for id in ("s", "t"):
+        assert subscribe(served, id, **config).status == 201
+    path = "/v1/stream/__ds/subscriptions/s"
+    assert served.ask("POST", f"{path}/streams", {"streams": ["b"]}).status == 204
+    for segment in (LIST, segment_of("s")):
+        end = served.store.segment_status("streams", segment).last_sequence
+        served.store.erase("streams", segment, first=end, last=end)
+    assert set(acked(served, "s")) == {"a"}
+    assert served.ask("POST", f"{path}/streams", {"streams": ["c"]}).status == 204
+    assert set(acked(served, "s")) == {"a", "c"}
+    assert subscribe(served, "u", **config).status == 201
+    assert served.ask("DELETE", path).status == 204
+    assert served.ask("GET", path).status == 404
 
 
 def test_subscriptions_are_loaded_side_by_side_at_the_start(

@@ -51,12 +51,20 @@ class Registry:
         return (await self._list())[1]
 
     async def _list(self) -> tuple[int, list[str]]:
-        entry = await self._streams.store.peek(self._streams.space, LIST)
-        return entry.sequence, _decode_ids(entry.payload) if entry.sequence else []
+        sequence, entry = await self._last(LIST)
+        return sequence, _decode_ids(entry.payload) if entry.sequence else []
+
+    async def _last(self, segment: str) -> tuple[int, Entry]:
+        """The sequence after which a segment is written to, and its last entry. Later ones may have been erased."""
+        store, space = self._streams.store, self._streams.space
+        sequence = (await store.segment_status(space, segment)).last_sequence
+        entry = await store.peek(space, segment)
+        return max(sequence, entry.sequence), entry
 
     async def load(self, id: str) -> Kept:
         """The subscription; None in it if there is none."""
-        return kept_of(await self._streams.store.peek(self._streams.space, segment_of(id)))
+        sequence, entry = await self._last(segment_of(id))
+        return kept_of(entry)._replace(sequence=sequence)
 
     async def load_all(self, ids: Iterable[str]) -> dict[str, Kept]:
         """The subscriptions by their ids, some of them at a time."""
