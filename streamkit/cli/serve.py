@@ -98,13 +98,19 @@ def serve(
         console=console,
         limits=limits_of(limit or ()),
     )
+
+    def tell(address: str) -> None:
+        print_line(f"streamkit serves {address}")
+        if console:
+            print_line(f"the console is at {address}/console/")
+
     if workers == 1:
         _exit_at_sigterm()
-        serve_here(options, _tell)
+        serve_here(options, tell)
     else:
         from ..serve.workers import serve_by_workers
 
-        serve_by_workers(options, workers, _tell)
+        serve_by_workers(options, workers, tell)
 
 
 def _exit_at_sigterm() -> None:
@@ -136,10 +142,6 @@ def _check_tls(certificate: Path, key: Path | None) -> None:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
-
-
-def _tell(address: str) -> None:
-    print_line(f"streamkit serves {address}")
 
 
 def console(

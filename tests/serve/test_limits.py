@@ -129,6 +129,17 @@ def start(url: str, *options: str) -> tuple[subprocess.Popen[str], int]:
     return process, int(line.rpartition(":")[2])
 
 
+@pytest.mark.parametrize(
+    ("options", "printed"), [((), "the console is at http://127.0.0.1:{}/console/\n"), (("--no-console",), "")]
+)
+def test_serve_prints_where_the_console_is(tmp_path: Path, options: tuple[str, ...], printed: str) -> None:
+    process, port = start(f"file://{tmp_path}/root", *options)
+    assert process.stdout is not None
+    line = process.stdout.readline() if printed else ""
+    process.send_signal(signal.SIGTERM)
+    assert line + process.communicate(timeout=60)[0] == printed.format(port)
+
+
 def stream(port: int) -> Events:
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", f"/v1/stores/_/{ENTRIES}", headers={"Accept": "text/event-stream"})
