@@ -84,6 +84,14 @@ class AsyncView(_Client):
 
     sync: OpenView
 
+    def __getattr__(self, name: str) -> Any:
+        """See _Client. The connection belongs to threads."""
+        if name == "db":
+            raise AttributeError(
+                "a coroutine asks the database in a thread: await view.ask(lambda db: db.execute(…).fetchall())"
+            )
+        return super().__getattr__(name)
+
     async def ask(self, query: Callable[[Any], Any]) -> Any:
         """query(db) in a thread, with a read-only connection to the database."""
         check_function("query", query, "a connection")

@@ -151,7 +151,11 @@ class ProcessManager:
         **settings: Unpack[GroupOptions],
     ) -> None:
         self.name = check_name(name, "group")
-        check_type(source, Repository, "a process manager reacts to the events of a Repository")
+        check_type(
+            source,
+            Repository,
+            "a process manager reacts to the events of a Repository, or of the `sync` of an AsyncRepository",
+        )
         self.source = source
         if isinstance(reactions, Mapping):
             _check_names(source.aggregate, reactions)

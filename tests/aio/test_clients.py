@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from fix_aio import AsyncSubject, in_loop
 
 import streamkit.aio
@@ -35,6 +36,8 @@ def test_a_view_a_route_and_members(tmp_path: Path) -> None:
             await route.wait_for(status.space_offset)
             await view.wait_for(await store.end_offset("copies"))
             assert await view.ask(lambda db: db.execute("select count(*) from n").fetchone()) == (2,)
+            with pytest.raises(AttributeError, match=r"await view\.ask"):
+                _ = view.db
             await latest.catch_up()
             assert (await latest.get("s")).payload == b"2"
             assert [status.name for status in await store.get_routes()] == ["copy"]

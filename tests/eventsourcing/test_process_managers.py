@@ -155,7 +155,7 @@ def test_what_a_manager_cannot_do_is_told_when_it_is_made(subject: Subject) -> N
             ProcessManager("shipping", orders, unknown)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"there is no reaction: .* there are 'open', 'pay'"):
         ProcessManager("shipping", orders, {})
-    with pytest.raises(TypeError, match="the events of a Repository"):
+    with pytest.raises(TypeError, match="the events of a Repository, or of the `sync` of an AsyncRepository"):
         ProcessManager("shipping", Order, {})  # type: ignore[arg-type]
     group = subject.store.group("orders", "g")
     with pytest.raises(TypeError, match=r"Worker\(group, handler\)"):
