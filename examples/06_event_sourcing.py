@@ -1,4 +1,7 @@
-"""Event sourcing: one segment for each aggregate; its state is the fold of its events."""
+"""Event sourcing by hand: one segment for each aggregate; its state is the fold of its events.
+
+`streamkit.eventsourcing` does this for you: see 13_order_system.py.
+"""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ def test_every_room_is_on_the_map() -> None:
 
 
 RUN = [
+    "writing.md",
     "reading.md",
     "leases.md",
     "views.md",
@@ -106,6 +107,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path, monke
         "eventsourcing-library.md": ["[1, 2, 3]\n3 ['roll over', 'fetch a ball']\n"],
         "agents.md": ["[{'role': 'user', 'content': 'hello'}]", "[{'type': 'user', 'uuid': '1'}]", "1@stream-1"],
         "celery.md": ["5\n"],
+        "writing.md": ["2\n1\n3\n1\n1\nnot on one partition\n8\n"],
         "reading.md": [
             "1 b'placed'\n2 b'paid'\norder-43 1 b'placed'\n[]\n[]\n",
         ],
