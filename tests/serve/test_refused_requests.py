@@ -128,6 +128,7 @@ def test_a_condition_that_would_not_be_heeded_is_refused(served: Served, conditi
     check(served.ask("POST", "spaces/s/transactions", parts, condition), 400, "invalid-request")
     check(served.ask("DELETE", "spaces/s/segments/a", headers=condition), 400, "invalid-request")
     check(served.ask("DELETE", "spaces/s", headers=condition), 400, "invalid-request")
+    check(served.ask("PUT", "spaces/s", {}, condition), 400, "invalid-request")
     assert served.store.size("s").entries == 1
 
 

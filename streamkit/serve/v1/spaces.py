@@ -112,6 +112,7 @@ async def get_space(request: Request) -> Answer:
 async def create_space(request: Request) -> Answer:
     """Create a space: 201, 200 if it exists with these settings, 409 if it has others."""
     request.query(())
+    refuse_conditions(request, "the status is 201 if the space is new, and 200 if it exists with these settings")
     store, space = request.store(), request.name(1)
     given = await optional_body_of(request, SettingsIn)
     retention = None if given.retention is None else _retention(given.retention)
