@@ -19,6 +19,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 
+_BOUNDED = ("partition", "number", "position", "segment", "sequence", "timestamp")
+_METRICS = {
+    "write.metadata.metrics.default": "none",
+    **{f"write.metadata.metrics.column.{name}": "full" for name in _BOUNDED},
+}
+"""The columns with their least and greatest values in the metadata. Those of payloads, metadata and added columns would
+stay there after an erasure."""
+
 
 def export(delta: str, catalog: Any, name: str) -> int:
     """Make the table `name` what the Delta table is now; the number of its files."""
@@ -32,6 +40,7 @@ def export(delta: str, catalog: Any, name: str) -> int:
         columns = [field.with_nullable(True) for field in pa.schema(table.schema().to_arrow())]
         found = catalog.create_table(name, schema=pa.schema(columns))
     with found.transaction() as change:
+        change.set_properties(_METRICS)
         if found.current_snapshot() is not None:
             change.delete(AlwaysTrue())
         change.add_files(files, check_duplicate_files=False)

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 import streamkit
+from harness.foreign_engines import optimize
 from streamkit import Record
 
 pytest.importorskip("deltalake")
@@ -53,3 +54,33 @@ def test_an_archive_is_read_as_an_iceberg_table_after_each_export(tmp_path: Path
         store.trim("orders", "s1", keep_entries=3)
         store.maintain()
         check()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_metadata_of_an_iceberg_table_has_no_values_of_entries(tmp_path: Path) -> None:
+    """Another engine notes the least and the greatest payload in its files. An erasure reaches no copies of these."""
+    pytest.importorskip("pyiceberg")
+    pytest.importorskip("sqlalchemy")
+    from pyiceberg.catalog import load_catalog
+
+    export = run_path(str(EXPORT))["export"]
+    catalog = load_catalog("test", type="in-memory", warehouse=str(tmp_path / "warehouse"))
+    with streamkit.connect((tmp_path / "stores").as_uri()) as client:
+        store = client.store(uuid4())
+        for _ in range(2):
+            store.produce("orders", "s", [Record(b"secret", {"subject": "secret"})])
+            store.archive("orders")
+        table = store._archive("orders").table
+        optimize(Path(str(table.directory)))
+        for _ in range(2):
+            export(table.url, catalog, "lake.orders")
+    found = catalog.load_table("lake.orders")
+    files = [
+        entry.data_file
+        for snapshot in found.snapshots()
+        for manifest in snapshot.manifests(found.io)
+        for entry in manifest.fetch_manifest_entry(found.io, discard_deleted=False)
+    ]
+    bounds = [bound for file in files for each in (file.lower_bounds, file.upper_bounds) for bound in each.values()]
+    assert b"s" in bounds, "the names of segments have bounds"
+    assert not [bound for bound in bounds if b"secret" in bound]
