@@ -11,6 +11,7 @@ import pytest
 from fix_serve import Reply, Served
 
 from streamkit import Record
+from streamkit.serve.v1 import cursors
 
 ENTRIES = "spaces/s/segments/a/entries"
 
@@ -131,6 +132,59 @@ def test_removed_entries_are_told_in_their_place(served: Served) -> None:
     assert sequences(served.ask("GET", f"{ENTRIES}?after=1&gaps=skip").json) == [3, 5]
     refused = served.ask("GET", f"{ENTRIES}?after=1&gaps=raise")
     assert (refused.status, refused.json["type"]) == (410, "urn:streamkit:entries-removed")
+
+
+PLACES = [("spaces/s/entries?", "offset"), ("entries?space=s&", "cursor")]
+"""A space, and several spaces, with the parameter that reads on."""
+
+
+@pytest.mark.parametrize(("path", "place"), PLACES)
+def test_pages_lead_past_more_removed_entries_than_a_page_holds(served: Served, path: str, place: str) -> None:
+    fill(served, 5)
+    fill(served, 3, "b")
+    served.store.erase("s", "a")
+    gone: set[int] = set()
+    found: list[int] = []
+    query = path
+    for _ in range(4):
+        page = served.ask("GET", f"{query}limit=2").json
+        gone |= {item["gap"]["first_sequence"] for item in page["entries"] if "gap" in item}
+        found += [item["sequence"] for item in page["entries"] if "gap" not in item]
+        if page["caught_up"]:
+            break
+        query = f"{path}{place}={page['next']}&" if place == "offset" else f"entries?cursor={page['next']}&"
+    assert (gone, found, page["caught_up"]) == ({1, 2, 3, 4, 5}, [1, 2, 3], True)
+
+
+@pytest.mark.parametrize(("path", "place"), PLACES)
+def test_removed_entries_at_the_end_are_told_once(served: Served, path: str, place: str) -> None:
+    fill(served, 1)
+    start = served.ask("GET", path.rstrip("?&")).json["next"]
+    fill(served, 3, "b")
+    served.store.erase("s", "b")
+    query = path.replace("space=s&", "") + place
+    page = served.ask("GET", f"{query}={start}").json
+    assert [item["gap"]["first_sequence"] for item in page["entries"]] == [1, 2, 3]
+    after = served.ask("GET", f"{query}={page['next']}").json
+    assert (after["entries"], after["caught_up"]) == ([], True), "a long-poll waits here"
+    fill(served, 1)
+    assert sequences(served.ask("GET", f"{query}={after['next']}").json) == [2]
+
+
+@pytest.mark.parametrize("path", ["spaces/s/entries", "entries?space=s"])
+def test_a_stream_leads_past_more_removed_entries_than_a_page_holds(
+    served: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursors, "_ENTRIES", 2)
+    fill(served, 5)
+    fill(served, 3, "b")
+    served.store.erase("s", "a")
+    events = served.events(path)
+    told = events.until("caught-up")
+    events.close()
+    gone = [event.data["gap"]["first_sequence"] for event in told if event.name == "gap"]
+    found = [entry["sequence"] for event in told if event.name == "entries" for entry in event.data]
+    assert (gone, found) == ([1, 2, 3, 4, 5], [1, 2, 3])
 
 
 def test_lines_hold_an_entry_each(served: Served) -> None:

@@ -59,6 +59,16 @@ def test_if_match_is_a_list_and_knows_no_weak_tags(served: Served) -> None:
         served.ask("PATCH", SPACE, {})
 
 
+def test_a_wrong_field_is_refused_with_the_fields_that_there_are(served: Served) -> None:
+    refused = served.ask("PATCH", SPACE, {"retention": {"max_age": 60.0}})
+    assert refused.status == 400
+    assert "unknown field `retention`" in refused.json["detail"]
+    assert "max_age, max_entries, max_bytes, per, when_full" in refused.json["detail"]
+    refused = served.ask("GET", "entries?spaces=a,b")
+    assert refused.status == 400
+    assert "this resource takes cursor, from, gaps, limit, max_bytes, reverse, space, until" in refused.json["detail"]
+
+
 def test_a_space_that_exists_with_another_retention_is_refused(served: Served) -> None:
     kept = {"retention": {"max_entries": 5}}
     assert served.ask("PUT", SPACE, kept).status == 201

@@ -45,13 +45,15 @@ def _events(items: Iterable[Item], id: str | None) -> bytes:
 
 
 def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
-    """The first items, and True if there are no more."""
+    """The first items, and True if there are no more. The next page begins after the last entry: a gap has no place."""
     items: list[Item] = []
     size = 0
+    has_entry = False
     for entry in entries:
         items.append(Item(entry, entry_line(entry)))
         size += len(items[-1].data)
-        if len(items) >= _ENTRIES or size >= _BYTES:
+        has_entry = has_entry or type(entry) is Entry
+        if has_entry and (len(items) >= _ENTRIES or size >= _BYTES):
             return items, False
     return items, True
 

@@ -18,7 +18,10 @@ __all__ = ["Found", "segment_page", "several_page", "space_page"]
 
 
 class Found:
-    """The items of a page, their JSON, and True if there are no more by now."""
+    """The items of a page, their JSON, and True if there are no more by now.
+
+    In a space the next page begins after the last entry, because a gap has no offset. So a full page has an entry.
+    """
 
     __slots__ = ("caught_up", "items", "last", "out")
 
@@ -30,7 +33,7 @@ class Found:
         size, limit, most = 0, reading.limit, reading.max_bytes
         trx, name = None, TransactionName("", "", 0)
         for entry in entries:
-            if len(self.items) >= limit or size >= most:
+            if self.last is not None and (len(self.items) >= limit or size >= most):
                 return
             self.items.append(entry)
             if type(entry) is Gap:
@@ -112,12 +115,12 @@ def space_page(
     following: LexKey | str
     if found.last is not None:
         following = found.last.space_offset
-    elif reading.max_timestamp or not found.caught_up:
+    elif reading.max_timestamp:
         following = offset if offset is not None else Offset.beginning(space).encode()
-    else:
-        following = end if offset is None else offset
-    if found.caught_up and not reading.max_timestamp and found.last is None and reading.min_timestamp:
+    elif offset is None or found.items or reading.min_timestamp:
         following = end
+    else:
+        following = offset
     return Page(found.out, _hex(following), found.caught_up, end.hex(), lag_of(space, following, end)), found
 
 
@@ -145,14 +148,23 @@ def several_page(
     cursor = dict(offsets)
     if reading.from_end:
         cursor = {space: store.end_offset(space) for space in cursor}
-    entries = store.consume(
-        cursor,
-        min_timestamp=reading.min_timestamp,
-        max_timestamp=reading.max_timestamp,
-        limit=reading.limit + 1,
-        gaps=reading.gaps,  # type: ignore[arg-type]
-    )
-    found = Found(entries, reading, line, True)
-    last = {item.space: item for item in found.items if type(item) is Entry}
+    ends: dict[str, LexKey] = {}
+    while True:
+        entries = store.consume(
+            cursor,
+            min_timestamp=reading.min_timestamp,
+            max_timestamp=reading.max_timestamp,
+            limit=reading.limit + 1,
+            gaps=reading.gaps,  # type: ignore[arg-type]
+        )
+        found = Found(entries, reading, line, True)
+        last = {item.space: item for item in found.items if type(item) is Entry}
+        gone = {item.space for item in found.items} - last.keys()
+        if not found.caught_up or reading.max_timestamp or gone <= ends.keys():
+            break
+        # Only gaps are left of these spaces: read again, with an end that was taken before.
+        ends.update({space: store.end_offset(space) for space in gone - ends.keys()})
+    if found.caught_up:
+        cursor.update(ends)
     cursor.update({space: entry.space_offset for space, entry in last.items()})
     return cursor, found

@@ -131,7 +131,7 @@ async def read_several(request: Request) -> Answer | None:
     if request.method == "GET":
         spaces = request.query_all("space")
         streams = request.accepts(_EVENTS)
-        query = request.query(("cursor", *_STREAMING) if streams else ("cursor", *READING))
+        query = request.query(("cursor", "space", *_STREAMING) if streams else ("cursor", "space", *READING))
         cursor = query.get("cursor")
     else:
         spaces, query, cursor = await composite.asked(request)

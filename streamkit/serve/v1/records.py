@@ -55,7 +55,9 @@ async def body_of(request: Request, kind: type[T], most: int = _SMALL) -> T:
     try:
         return json_decoder(kind).decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Problem("invalid-body", f"the body is not valid: {error}") from None
+        fields = ", ".join(getattr(kind, "__struct_encode_fields__", ()))
+        known = f"; the fields of the body are {fields}" if fields else ""
+        raise Problem("invalid-body", f"the body is not valid: {error}{known}") from None
 
 
 async def optional_body_of(request: Request, kind: type[T]) -> T:
