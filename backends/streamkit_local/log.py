@@ -43,7 +43,7 @@ INLINE: Final = 64 << 10
 """Larger values of rows that are not put with NEXT go into files of their own."""
 _SMALL: Final = 256 << 10
 """A file that is written to is given up when nothing in it is needed any more, if it has more than this."""
-_SCRUBBED: Final = 16 << 10
+_SCRUBBED: Final = 64 << 10
 """A file with more than this is not written to after a scrub."""
 _ROOM: Final = 1 << 20
 """The most bytes that are filled with zeros in advance."""
