@@ -22,9 +22,11 @@ from .snapshot import is_own_name
 if TYPE_CHECKING:
     from .files import TableFiles
 
-__all__ = ["DIRECTORY", "AddedFile", "LogState", "advance", "listed", "replay"]
+__all__ = ["DIRECTORY", "SIDECARS", "AddedFile", "LogState", "advance", "listed", "replay", "sidecars_of"]
 
 DIRECTORY = "_delta_log"
+SIDECARS = "_sidecars"
+"""The directory in the log with parts of other engines' checkpoints."""
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]+)?\.(parquet|json)")
 _WHOLE = 8 << 20
@@ -182,17 +184,31 @@ def _commit_actions(table: TableFiles, version: int) -> Iterator[Action]:
 
 
 def _checkpoint_actions(table: TableFiles, name: str, size: int) -> Iterator[Action]:
-    text = table.log_text(name) or "" if name.endswith(".json") else None
-    actions = _rows(table, name, size) if text is None else actions_of(text)
     sidecars = []
-    for action in actions:
+    for action in _own_actions(table, name, size):
         if action.sidecar is not None:
             sidecars.append(action.sidecar.path)
         yield action
     for path in sidecars:
-        if "/" in path or path.startswith("."):
-            raise UnsupportedVersion(f"{table.url}: its checkpoint names a file elsewhere, {path!r}; restore the table")
-        yield from _rows(table, f"_sidecars/{path}", _WHOLE + 1)
+        yield from _rows(table, _sidecar(table, path), _WHOLE + 1)
+
+
+def _own_actions(table: TableFiles, name: str, size: int) -> Iterator[Action]:
+    """The actions of a checkpoint without those of its sidecars."""
+    return actions_of(table.log_text(name) or "") if name.endswith(".json") else _rows(table, name, size)
+
+
+def _sidecar(table: TableFiles, path: str) -> str:
+    """The name in the log of a checkpoint's sidecar."""
+    if "/" in path or path.startswith("."):
+        raise UnsupportedVersion(f"{table.url}: its checkpoint names a file elsewhere, {path!r}; restore the table")
+    return f"{SIDECARS}/{path}"
+
+
+def sidecars_of(table: TableFiles, name: str, size: int) -> set[str]:
+    """The names in the log of the files that a checkpoint of another engine refers to."""
+    found = (action.sidecar for action in _own_actions(table, name, size))
+    return {_sidecar(table, sidecar.path) for sidecar in found if sidecar is not None}
 
 
 def _rows(table: TableFiles, name: str, size: int) -> Iterator[Action]:

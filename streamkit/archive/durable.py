@@ -20,6 +20,7 @@ import msgspec
 
 from ..decoders import json_decoder
 from ..errors import PermanentError
+from .delta_log import SIDECARS
 from .errors import UNDECODABLE
 
 __all__ = ["Stage", "Synced", "keep", "make_directories", "mirror", "misread"]
@@ -147,7 +148,8 @@ class Stage:
             self._written = self._open.enter_context(_readable_directory())
             os.mkdir(os.path.join(self._written, LOG))
         apart = self._written != path
-        for name in log_tail(self._table):
+        parts = [SIDECARS] if os.path.isdir(os.path.join(self._log, SIDECARS)) else []
+        for name in (*log_tail(self._table), *parts):
             target = os.path.join(os.path.abspath(self._log) if apart else os.path.join("..", "..", LOG), name)
             os.symlink(target, os.path.join(self._written, LOG, name))
         return self

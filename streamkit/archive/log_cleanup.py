@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .delta_log import DIRECTORY, LogState, listed
+from .delta_log import DIRECTORY, SIDECARS, LogState, listed, sidecars_of
 
 if TYPE_CHECKING:
     from .files import TableFiles
@@ -46,31 +46,34 @@ def clean_log(table: TableFiles, state: LogState) -> int:
     with table.mapped():
         found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
     times = {info.base_name: (info.mtime_ns or 1 << 62) / 1e9 for info in found if info.type == fs.FileType.File}
+    sizes = {info.base_name: int(info.size or 0) for info in found}
     commits, checkpoints = listed(times)
     # A version is in the retention if it, or an earlier one, was written in it, by any clock.
     retained = next((version for version in sorted(commits) if times[f"{version:020}.json"] > oldest), state.version)
     first = max((version for version in checkpoints if version <= retained), default=0)
-    return _delete_before(table, first, times)
+    return _delete_before(table, first, sizes)
 
 
 def forget_versions(table: TableFiles, first: int) -> None:
     """Delete the log files of versions before `first`, which has a checkpoint."""
-    import pyarrow.fs as fs
-
-    with table.mapped():
-        found = table.filesystem.get_file_info(fs.FileSelector(DIRECTORY, allow_not_found=True))
-    _delete_before(table, first, [info.base_name for info in found])
-    table.keep_deletions([f"{DIRECTORY}/"])
+    _delete_before(table, first, table.log_sizes())
+    table.keep_deletions([f"{DIRECTORY}/", f"{DIRECTORY}/{SIDECARS}/"])
 
 
-def _delete_before(table: TableFiles, first: int, names: Iterable[str]) -> int:
+def _delete_before(table: TableFiles, first: int, sizes: Mapping[str, int]) -> int:
+    """Delete the files of versions before `first` among those of the log, `sizes`; return their number."""
+    versions = {name: int(match[1]) for name in sorted(sizes) if (match := _VERSION.fullmatch(name))}
+    old = [name for name, version in versions.items() if version < first]
+    # First the parts of checkpoints: later nothing would name them.
+    sidecars, kept = set[str](), set[str]()
+    for name in versions if SIDECARS in sizes else ():
+        if ".checkpoint." in name:
+            (sidecars if versions[name] < first else kept).update(sidecars_of(table, name, sizes[name]))
     count = 0
-    for name in sorted(names):
-        match = _VERSION.fullmatch(name)
-        if match is not None and int(match[1]) < first:
-            with table.mapped(), contextlib.suppress(FileNotFoundError):
-                table.filesystem.delete_file(f"{DIRECTORY}/{name}")
-                count += 1
+    for name in (*sorted(sidecars - kept), *old):
+        with table.mapped(), contextlib.suppress(FileNotFoundError):
+            table.filesystem.delete_file(f"{DIRECTORY}/{name}")
+            count += 1
     return count
 
 

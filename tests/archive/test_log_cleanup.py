@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 import streamkit
+from harness import foreign_engines
 from streamkit import Record, Store
 
 pytest.importorskip("deltalake")
@@ -62,6 +63,22 @@ def test_old_versions_leave_the_log_when_it_is_compacted(tmp_path: Path) -> None
         assert payloads(fresh) == [b"%d" % at for at in (*range(33), *range(4))]
         archived(fresh, 2)
         assert len(payloads(fresh)) == 39
+
+
+def test_the_parts_of_a_checkpoint_leave_the_log_with_it(tmp_path: Path) -> None:
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        store = client.store(uuid4())
+        table = archived(store, 3)
+        foreign_engines.checkpoint_with_sidecar(table)
+        parts = table / "_delta_log" / "_sidecars"
+        archived(store, 12)
+        store.compact(SPACE)
+        assert len(list(parts.iterdir())) == 1
+        age(table, 8)
+        archived(store, 4)
+        store.compact(SPACE)
+        assert list(parts.iterdir()) == []
+        assert len(payloads(store)) == 19
 
 
 def test_nothing_younger_than_the_retention_leaves_the_log(tmp_path: Path) -> None:

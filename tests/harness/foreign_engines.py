@@ -128,6 +128,35 @@ def checkpoint_without_log(path: Path) -> None:
         (path / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
 
 
+def checkpoint_with_sidecar(path: Path) -> None:
+    """A checkpoint as Spark writes it with `delta.checkpointPolicy` = v2: its files are named in a part of its own."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    both = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint", "appendOnly", "invariants"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **both}}
+    version, log = commit(path, [protocol], "UPGRADE PROTOCOL"), path / "_delta_log"
+    table_of(path).create_checkpoint()
+    (whole,) = log.glob(f"{version:020}.checkpoint.parquet")
+    rows = [{kind: body for kind, body in row.items() if body is not None} for row in pq.read_table(whole).to_pylist()]
+    for row in rows:
+        for body in row.values():
+            body.update({name: dict(value) for name, value in body.items() if name in ("configuration", "options")})
+        if "metaData" in row:
+            row["metaData"]["format"] = {"provider": "parquet", "options": {}}
+    files = pa.Table.from_pylist([row for row in rows if "add" in row], pa.schema([pq.read_schema(whole).field("add")]))
+    (log / "_sidecars").mkdir(exist_ok=True)
+    name = f"{uuid4()}.parquet"
+    pq.write_table(files, log / "_sidecars" / name)
+    size = (log / "_sidecars" / name).stat().st_size
+    sidecar = {"sidecar": {"path": name, "sizeInBytes": size, "modificationTime": 1}}
+    others = [row for row in rows if "add" not in row and "remove" not in row and "protocol" not in row]
+    lines = [{"checkpointMetadata": {"version": version}}, protocol, *others, sidecar]
+    (log / f"{version:020}.checkpoint.{uuid4()}.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    whole.unlink()
+    (log / "_last_checkpoint").unlink()
+
+
 def large_types(path: Path) -> None:
     import pyarrow as pa
 
@@ -242,6 +271,7 @@ KEEPING: list[Operation] = [
     z_order_by_transaction,
     z_order_and_vacuum,
     checkpoint_without_log,
+    checkpoint_with_sidecar,
     large_types,
     views,
     dictionaries,

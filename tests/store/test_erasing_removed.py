@@ -231,7 +231,7 @@ def test_another_engine_leaves_nothing_in_the_log_of_the_table(tmp_path: Path, e
     assert place.holds(TAG) == []
 
 
-@pytest.mark.parametrize("later", ["nothing", "optimize", "checkpoint", "compact", "archive"])
+@pytest.mark.parametrize("later", ["nothing", "optimize", "checkpoint", "sidecar", "compact", "archive"])
 @pytest.mark.parametrize("kind", ["text", "nested"])
 def test_columns_that_others_have_added_lose_the_values_of_erased_entries(
     tmp_path: Path, kind: str, later: str
@@ -256,6 +256,8 @@ def test_columns_that_others_have_added_lose_the_values_of_erased_entries(
         foreign_engines.optimize(log.parent)
     elif later == "checkpoint":
         foreign_engines.table_of(log.parent).create_checkpoint()
+    elif later == "sidecar":
+        foreign_engines.checkpoint_with_sidecar(log.parent)
     elif later == "compact":
         place.store.compact("a", retention_hours=0)
     elif later == "archive":
