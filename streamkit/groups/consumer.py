@@ -92,6 +92,8 @@ class Consumer:
         self._looked = float("-inf")
         self._helped = self._core.clock.monotonic()
         self._held: dict[Key, Delivery] = {}
+        self._busy_until = 0.0
+        """No deadline of a held delivery is later, by the monotonic clock. Guarded by `_receiving`."""
         self._sole: Delivery | None = None
         """The only delivery, claimed on its possible last attempt; None once others came."""
         self._receiving = threading.RLock()
@@ -147,6 +149,7 @@ class Consumer:
             if found and not auto_ack:
                 for delivery in found:
                     self._held[delivery.lane, delivery.ticket, delivery.lot] = delivery
+                self._busy_until = max(self._busy_until, found[0].expires)
                 self._sole = found[0] if found[0].company else None
                 self._ahead.extend(found[limit:])
         return found[:limit]
@@ -282,7 +285,15 @@ class Consumer:
         return self._is_busy() and self._core.lone_is_due(self.claimant)
 
     def _is_busy(self) -> bool:
-        return any(self._rest(delivery) > 0 for delivery in list(self._held.values()))
+        """True if the deadline of a held delivery is ahead. Looks at each of them only if that is possible: a worker may
+        hold thousands past their deadlines here, which `Group.settle` has extended."""
+        if self._busy_until <= self._core.clock.monotonic():
+            return False
+        held = list(self._held.values())
+        if any(self._rest(delivery) > 0 for delivery in reversed(held)):
+            return True
+        self._busy_until = max([delivery.expires for delivery in held], default=0.0)
+        return False
 
     def _live_sole(self) -> Delivery | None:
         sole = self._sole
@@ -513,8 +524,10 @@ class Consumer:
 
         self._check_live(delivery)
         found = core.settle(delivery, decide)
-        if self.is_held(delivery):  # it stays with its receiver
-            self._held[_key(delivery)] = found
+        with self._receiving:
+            if self.is_held(delivery):  # it stays with its receiver
+                self._held[_key(delivery)] = found
+                self._busy_until = max(self._busy_until, found.expires)
         return found
 
     def _check_live(self, delivery: Delivery) -> None:

@@ -13,7 +13,7 @@ from fix_covered import sample
 from harness.poison import DOORS, MODES, Poisoned, in_memory, work_off
 from harness.timers import Timers
 from streamkit import Client, Record, Store
-from streamkit.groups import Delivery, Group
+from streamkit.groups import Consumer, Delivery, Group, Settlement
 from streamkit.testing import ManualClock
 from streamkit_memory import MemoryDriver
 
@@ -97,6 +97,35 @@ def test_a_consumer_that_has_something_does_not_get_what_is_to_be_alone(store: S
         (alone,) = busy.receive()
         assert (alone.entry.segment, alone.entry.sequence) == ("b", 1)
     assert group.dead_letters() == []
+
+
+def test_a_look_does_not_count_the_held_deliveries_one_by_one(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of Celery holds thousands of tasks past their first deadline, and looks twenty times a second."""
+    put(store, 300)
+    group = store.group("orders", "billing", ack_timeout=10.0)
+    with group.consumer() as consumer:
+        held = consumer.receive(300)
+        for _ in range(2):
+            clock.sleep(6.0)
+            group.settle(Settlement(receipt=each.receipt, action="extend", seconds=10.0) for each in held)
+        put(store, 1, "short")
+        (short,) = consumer.receive()
+        consumer.ack(short)
+        looked: list[Delivery] = []
+        rest = Consumer._rest
+        monkeypatch.setattr(Consumer, "_rest", lambda self, each: looked.append(each) or rest(self, each))
+        for _ in range(20):
+            assert not consumer.receive()
+        assert len(looked) <= 300
+        for number in (1, 2):
+            held[0] = consumer.extend(held[0], 10.0 * number)
+            looked.clear()
+            assert consumer._is_busy()
+            clock.sleep(10.0 * number)
+            assert not consumer._is_busy()
+            assert len(looked) <= 300
 
 
 def test_what_has_a_higher_priority_comes_before_what_is_to_be_alone(store: Store) -> None:
