@@ -42,6 +42,7 @@ from kombu.utils.json import dumps, loads
 from ..client import Client, connect
 from ..errors import (
     DeliveryLost,
+    GroupExists,
     OutcomeUnknown,
     PermanentError,
     SequenceMismatch,
@@ -49,7 +50,8 @@ from ..errors import (
     StreamkitError,
     TransientError,
 )
-from ..groups import Consumer, Delivery, Group, Queue, Settlement
+from ..groups import Consumer, Delivery, Group, Queue, QueueOptions, Settlement
+from ..groups.queue import forget_queue, job_records
 from ..model import Record
 from ..store import Store
 
@@ -68,6 +70,8 @@ _MAX_PENDING = 100_000
 """Messages of a queue that a process holds in each lane, at most. A task with a countdown is held until its time."""
 _OLD_CHANGES = 100
 """Outdated changes of an exchange's bindings that are kept."""
+_REPLIED = 500
+"""Queues of other processes that a channel keeps open to send to them, at most. Each caller of `rpc://` has one."""
 _FRESH = 1.0
 """Seconds for which bindings are taken to be as they were read."""
 
@@ -89,15 +93,18 @@ class _Held:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        """The shortest ack_timeout of their queues so far. Another process may change a queue's."""
         self._lock = Lock()
         self._held: dict[str, tuple[Consumer, Delivery]] = {}
-        self._closed = Event()
+        self._closed = False
+        self._wake = Event()
         self._thread: Thread | None = None
         self._process = os.getpid()
 
     def add(self, tag: str, consumer: Consumer, delivery: Delivery) -> None:
         with self._lock:
             self._held[tag] = consumer, delivery
+            self._timeout(consumer)
             if self._thread is None:
                 self._thread = Thread(target=self._extend, name="streamkit-kombu", daemon=True)
                 self._thread.start()
@@ -122,10 +129,23 @@ class _Held:
         return tag in self._held
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed = True
+        self._wake.set()
+
+    def _timeout(self, consumer: Consumer) -> float:
+        """The ack_timeout of a consumer's queue. The thread does not sleep longer than it allows."""
+        seconds = consumer.group.settings.ack_timeout
+        if seconds < self._seconds:
+            self._seconds = seconds
+            self._wake.set()
+        return seconds
 
     def _extend(self) -> None:
-        while not self._closed.wait(self._seconds / 3):
+        while True:
+            self._wake.wait(self._seconds / 3)
+            self._wake.clear()
+            if self._closed:
+                return
             self._settle_all(list(self._held), "extend")
 
     def release_all(self, tags: list[str]) -> None:
@@ -135,13 +155,13 @@ class _Held:
 
     def _settle_all(self, tags: list[str], action: Literal["extend", "release"]) -> None:
         """Settle many deliveries with few commits: thousands of tasks may wait for their time."""
-        seconds = self._seconds if action == "extend" else None
         for start in range(0, len(tags), _BATCH):
             with self._lock:
                 groups: dict[Group, dict[str, Settlement]] = {}
                 for tag in tags[start : start + _BATCH]:
                     if tag in self._held:
                         consumer, delivery = self._held[tag]
+                        seconds = self._timeout(consumer) if action == "extend" else None
                         settlement = Settlement(receipt=delivery.receipt, action=action, seconds=seconds)
                         groups.setdefault(consumer.group, {})[tag] = settlement
                         if action == "release":
@@ -213,6 +233,8 @@ class Channel(virtual.Channel):
         self._store: Store = connection.store
         self._opened: dict[str, Queue] = {}
         self._consuming: dict[str, Consumer] = {}
+        self._replied: dict[str, None] = {}
+        """Queues of other processes to which this channel has sent, the latest last."""
         self._unacked_queues: set[str] = set()
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
         self._lifetimes: dict[str, int] = {}
@@ -226,17 +248,29 @@ class Channel(virtual.Channel):
 
     def _queue(self, name: str) -> Queue:
         if name not in self._opened:
-            self._opened[name] = self._store.queue(
-                f"{_SPACE}.{name}",
-                ack_timeout=self.ack_timeout,
-                max_deliveries=self.max_deliveries,
-                max_pending=_MAX_PENDING,
-            )
+            options: QueueOptions = {
+                "ack_timeout": self.ack_timeout,
+                "max_deliveries": self.max_deliveries,
+                "max_pending": _MAX_PENDING,
+            }
+            if name in self._auto_delete:
+                options["lanes"] = 1  # one process receives, so one log is enough
+            try:
+                self._opened[name] = self._store.queue(_space(name), **options)
+            except GroupExists:  # with other settings, which its next consumer changes
+                found = self._store.find_queue(_space(name))
+                if found is None:
+                    raise
+                self._opened[name] = found
         return self._opened[name]
 
     def _consumer(self, name: str) -> Consumer:
         if name not in self._consuming:
-            self._consuming[name] = self._queue(name).consumer(f"kombu-{uuid4().hex[:12]}", linger=0.0)
+            queue = self._queue(name)
+            queue.group.configure(
+                ack_timeout=self.ack_timeout, max_deliveries=self.max_deliveries, max_pending=_MAX_PENDING
+            )
+            self._consuming[name] = queue.consumer(f"kombu-{uuid4().hex[:12]}", linger=0.0)
         return self._consuming[name]
 
     def prepare_queue_arguments(self, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -253,7 +287,7 @@ class Channel(virtual.Channel):
         self._reopening(queue, lambda: self._queue(queue))
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
-        return self._reopening(queue, lambda: self._store.space_settings(f"{_SPACE}.{queue}") is not None)
+        return self._reopening(queue, lambda: self._store.space_settings(_space(queue)) is not None)
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         lifetime = message["properties"].get("expiration")
@@ -261,8 +295,14 @@ class Channel(virtual.Channel):
         if isinstance(subject := message.get("headers", {}).get(_SUBJECT), str):
             metadata[_SUBJECT] = subject
         priority = self._get_message_priority(message)
-        payload = dumps(message).encode()
-        self._reopening(queue, lambda: self._queue(queue).put(payload, metadata=metadata, priority=priority))
+        # As `Queue.put`, but without the group: a worker that sends a reply needs no state of its reader.
+        segment, records = job_records([Record(dumps(message).encode(), metadata)], priority=priority)
+        self._reopening(queue, lambda: self._store.produce(_space(queue), segment, records))
+        if queue not in self._opened:
+            self._replied.pop(queue, None)
+            self._replied[queue] = None
+            if len(self._replied) > _REPLIED:
+                self._forget(next(iter(self._replied)))
 
     def _messages(self, queue: str, limit: int, no_ack: bool) -> Iterator[dict[str, Any]]:
         def received() -> tuple[Consumer, list[Delivery]]:
@@ -284,10 +324,17 @@ class Channel(virtual.Channel):
             return action()
         except PermanentError:
             # An open store keeps refusing a space that was deleted, and an open queue a group that was.
+            self._forget(queue)
             self._store = self.connection.open_store()
-            self._opened.pop(queue, None)
-            self._consuming.pop(queue, None)
             return action()
+
+    def _forget(self, queue: str) -> None:
+        """Forget what is known of a queue: it was deleted, or belongs to another process."""
+        self._opened.pop(queue, None)
+        self._consuming.pop(queue, None)
+        self._replied.pop(queue, None)
+        with suppress(StoreClosed):
+            forget_queue(self._store, _space(queue))
 
     def _fresh(self, consumer: Consumer, deliveries: list[Delivery], no_ack: bool) -> Iterator[dict[str, Any]]:
         """The messages that have not expired. The deadlines of the later ones are extended while the first ones are
@@ -375,9 +422,9 @@ class Channel(virtual.Channel):
         consumer = self._consuming.pop(queue, None)
         if consumer is not None:
             consumer.close()
-        self._opened.pop(queue, None)
         self._used.pop(queue, None)
-        self._store.delete_space(f"{_SPACE}.{queue}")
+        self._store.delete_space(_space(queue))
+        self._forget(queue)
 
     def close(self) -> None:
         if self.closed:
@@ -556,6 +603,10 @@ class Transport(virtual.Transport):
     def driver_version(self) -> str:
         """Return the version of the transport, as kombu reports it."""
         return "1"
+
+
+def _space(queue: str) -> str:
+    return f"{_SPACE}.{queue}"
 
 
 def _segment(exchange: str) -> str:

@@ -285,8 +285,9 @@ class Consumer:
         return self._is_busy() and self._core.lone_is_due(self.claimant)
 
     def _is_busy(self) -> bool:
-        """True if the deadline of a held delivery is ahead. Looks at each of them only if that is possible: a worker may
-        hold thousands past their deadlines here, which `Group.settle` has extended."""
+        """True if the deadline of a held delivery is ahead. Looks at each of them only if that is possible.
+
+        A worker may hold thousands whose deadlines `Group.settle` has extended, unknown to this consumer."""
         if self._busy_until <= self._core.clock.monotonic():
             return False
         held = list(self._held.values())

@@ -12,7 +12,8 @@ from typing import Any
 from ..arguments import check_seconds, check_type
 from ..checksum import crc32
 from ..model import Record, SegmentStatus
-from ..store import Store
+from ..names import internal_name
+from ..store import Store, inner
 from .consumer import Consumer
 from .group import Group, find_group, open_group, queue_names
 from .run import RunReport, Stop
@@ -20,7 +21,7 @@ from .settling import Settled, Settlement
 from .source import DELAY, KEY, segment_of
 from .values import DeadLetter, Delivery, GroupStatus, Pending
 
-__all__ = ["Queue", "find_queue", "job_records", "open_queue", "queues_of"]
+__all__ = ["Queue", "find_queue", "forget_queue", "job_records", "open_queue", "queues_of"]
 
 _BUCKETS = 32
 _LONGEST_DELAY = 365 * 86_400.0
@@ -59,6 +60,14 @@ def job_records(
         more[KEY] = key
     records = [Record(job.payload, {**(job.metadata or {}), **more} or None) for job in jobs] if more else list(jobs)
     return segment_of(priority, spread, bool(delay)), records
+
+
+def forget_queue(store: Store, name: str) -> None:
+    """Forget what this process knows of a queue, to free its memory. The next use opens the queue again."""
+    shared, internal = inner(store), internal_name("group", name, GROUP)
+    shared.attached.pop(("group", internal), None)
+    shared.forget_space(internal)
+    shared.forget_space(name)
 
 
 def find_queue(store: Store, name: str) -> Queue | None:

@@ -21,6 +21,7 @@ from kombu.common import Broadcast
 import streamkit
 from streamkit.adapters.kombu import Transport
 from streamkit.groups import Settlement
+from streamkit.store import inner
 
 
 @pytest.fixture
@@ -144,6 +145,86 @@ def test_many_messages_are_extended_with_one_commit(options: dict[str, Any]) -> 
             assert other.default_channel.basic_get("tasks") is None
         for message in messages:
             message.ack()
+
+
+def settings_of(options: dict[str, Any]) -> tuple[float, int, int]:
+    with streamkit.connect(options["url"]) as client:
+        settings = client.store(options["store"]).queue("kombu.tasks").group.settings
+    return settings.ack_timeout, settings.max_deliveries, settings.max_pending
+
+
+def test_the_settings_of_the_latest_consumer_hold(options: dict[str, Any]) -> None:
+    """As a visibility_timeout of Redis that is changed between two starts of a worker."""
+    with streamkit.connect(options["url"]) as client:
+        client.store(options["store"]).queue("kombu.tasks", max_pending=10)  # as by another release
+    with kombu.Connection(transport=Transport, transport_options=options) as earlier:
+        send(earlier, "tasks", "first", "second")
+        assert settings_of(options) == (30.0, 5, 10)
+        channel = earlier.channel()
+        assert channel.basic_get("tasks").payload == "first"
+        assert settings_of(options) == (60.0, 5, 100_000)
+        changed = options | {"ack_timeout": 90.0, "max_deliveries": 3}
+        with kombu.Connection(transport=Transport, transport_options=changed) as later:
+            kombu.Queue("tasks")(later.channel()).declare()
+            send(later, "tasks", "third")
+            assert settings_of(options) == (60.0, 5, 100_000)
+            assert {each.basic_get("tasks").payload for each in (later.channel(), channel)} == {"second", "third"}
+            assert settings_of(options) == (90.0, 3, 100_000)
+
+
+def test_a_worker_keeps_its_tasks_when_another_one_shortens_the_timeout(options: dict[str, Any]) -> None:
+    with kombu.Connection(transport=Transport, transport_options=options) as earlier:
+        channel = earlier.channel()
+        send(earlier, "tasks", "held")
+        assert channel.basic_get("tasks").payload == "held"
+        with kombu.Connection(transport=Transport, transport_options=options | {"ack_timeout": 0.6}) as later:
+            assert later.channel().basic_get("tasks") is None
+            send(earlier, "tasks", "task")
+            wait_until(lambda: channel.basic_get("tasks") is not None)
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                assert later.default_channel.basic_get("tasks") is None
+                time.sleep(0.05)
+
+
+def test_replies_to_many_callers_take_a_bounded_amount_of_memory(
+    options: dict[str, Any], connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process that calls `rpc://` or `inspect` has a reply queue of its own."""
+    monkeypatch.setattr("streamkit.adapters.kombu._REPLIED", 3)
+    exchange = kombu.Exchange("replies", type="direct")
+    for number in range(8):
+        name = f"caller-{number}"
+        with kombu.Connection(transport=Transport, transport_options=options) as caller:
+            queue = kombu.Queue(name, exchange, routing_key=name, auto_delete=True)(caller.channel())
+            queue.declare()
+            connection.Producer(exchange=exchange).publish("answer", routing_key=name)
+            assert queue.get(no_ack=True).payload == "answer"
+    shared = inner(connection.default_channel._store)
+    assert [name for name in shared.spaces if "caller" in name] == [
+        "kombu.caller-5",
+        "kombu.caller-6",
+        "kombu.caller-7",
+    ]
+    assert not shared.attached
+
+
+def test_a_queue_that_is_made_again_and_again_takes_no_memory_and_no_files(
+    options: dict[str, Any], connection: Any, tmp_path: Path
+) -> None:
+    """The reply queue of a caller: one process makes and deletes it, another one sends."""
+    with kombu.Connection(transport=Transport, transport_options=options) as caller:
+        channel = caller.channel()
+        for _ in range(3):
+            queue = kombu.Queue("caller", auto_delete=True)(channel)
+            queue.declare()
+            send(connection, "caller", "answer")
+            assert queue.get(no_ack=True).payload == "answer"
+            channel.after_reply_message_received("caller")
+            for transport in (caller.transport, connection.transport):
+                assert not transport._client._lost
+        assert not inner(channel._store).attached
+    assert len(list(tmp_path.rglob("*.log"))) == 4  # the list of spaces, the exchanges, the queue and its group
 
 
 def test_a_thousand_tasks_that_wait_for_their_time_do_not_hold_up_the_others(connection: Any) -> None:
