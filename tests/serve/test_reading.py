@@ -138,22 +138,28 @@ PLACES = [("spaces/s/entries?", "offset"), ("entries?space=s&", "cursor")]
 """A space, and several spaces, with the parameter that reads on."""
 
 
+def _erase_five(served: Served) -> None:
+    """Five segments whose one entry is erased, and then three entries."""
+    for segment in "uvwxy":
+        fill(served, 1, segment)
+    fill(served, 3, "b")
+    served.store.erase("s", "[u-y]")
+
+
 @pytest.mark.parametrize(("path", "place"), PLACES)
 def test_pages_lead_past_more_removed_entries_than_a_page_holds(served: Served, path: str, place: str) -> None:
-    fill(served, 5)
-    fill(served, 3, "b")
-    served.store.erase("s", "a")
-    gone: set[int] = set()
+    _erase_five(served)
+    gone: set[str] = set()
     found: list[int] = []
     query = path
     for _ in range(4):
         page = served.ask("GET", f"{query}limit=2").json
-        gone |= {item["gap"]["first_sequence"] for item in page["entries"] if "gap" in item}
+        gone |= {item["gap"]["segment"] for item in page["entries"] if "gap" in item}
         found += [item["sequence"] for item in page["entries"] if "gap" not in item]
         if page["caught_up"]:
             break
         query = f"{path}{place}={page['next']}&" if place == "offset" else f"entries?cursor={page['next']}&"
-    assert (gone, found, page["caught_up"]) == ({1, 2, 3, 4, 5}, [1, 2, 3], True)
+    assert (gone, found, page["caught_up"]) == (set("uvwxy"), [1, 2, 3], True)
 
 
 @pytest.mark.parametrize(("path", "place"), PLACES)
@@ -164,7 +170,8 @@ def test_removed_entries_at_the_end_are_told_once(served: Served, path: str, pla
     served.store.erase("s", "b")
     query = path.replace("space=s&", "") + place
     page = served.ask("GET", f"{query}={start}").json
-    assert [item["gap"]["first_sequence"] for item in page["entries"]] == [1, 2, 3]
+    (gap,) = [item["gap"] for item in page["entries"]]
+    assert (gap["first_sequence"], gap["last_sequence"]) == (1, 3), "erased entries in a row are one gap"
     after = served.ask("GET", f"{query}={page['next']}").json
     assert (after["entries"], after["caught_up"]) == ([], True), "a long-poll waits here"
     fill(served, 1)
@@ -176,15 +183,25 @@ def test_a_stream_leads_past_more_removed_entries_than_a_page_holds(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cursors, "_ENTRIES", 2)
+    _erase_five(served)
+    events = served.events(path)
+    told = events.until("caught-up")
+    events.close()
+    gone = [event.data["gap"]["segment"] for event in told if event.name == "gap"]
+    found = [entry["sequence"] for event in told if event.name == "entries" for entry in event.data]
+    assert (gone, found) == (list("uvwxy"), [1, 2, 3])
+
+
+@pytest.mark.parametrize("path", ["spaces/s/entries", "entries?space=s"])
+def test_erased_entries_in_a_row_are_one_gap_of_a_stream(served: Served, path: str) -> None:
     fill(served, 5)
-    fill(served, 3, "b")
+    fill(served, 1, "b")
     served.store.erase("s", "a")
     events = served.events(path)
     told = events.until("caught-up")
     events.close()
-    gone = [event.data["gap"]["first_sequence"] for event in told if event.name == "gap"]
-    found = [entry["sequence"] for event in told if event.name == "entries" for entry in event.data]
-    assert (gone, found) == ([1, 2, 3, 4, 5], [1, 2, 3])
+    gaps = [event.data["gap"] for event in told if event.name == "gap"]
+    assert [(gap["first_sequence"], gap["last_sequence"]) for gap in gaps] == [(1, 5)]
 
 
 def test_lines_hold_an_entry_each(served: Served) -> None:

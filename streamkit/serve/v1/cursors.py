@@ -17,6 +17,7 @@ from ..encoding import entry_line
 from ..ring import EncodedBatch, Item, last_entry, place_of
 from ..sse import event
 from .composite import cursor_text
+from .pages import joined
 from .parameters import Reading
 
 __all__ = ["SegmentCursor", "SeveralCursor", "SpaceCursor"]
@@ -50,6 +51,10 @@ def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
     size = 0
     has_entry = False
     for entry in entries:
+        both = joined(items[-1].what, entry) if items and type(entry) is Gap else None
+        if both is not None:
+            items[-1] = Item(both, entry_line(both))
+            continue
         items.append(Item(entry, entry_line(entry)))
         size += len(items[-1].data)
         has_entry = has_entry or type(entry) is Entry

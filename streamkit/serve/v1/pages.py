@@ -14,7 +14,7 @@ from ..encoding import EntryOut, GapOut, TransactionName, entry_out, gap_out, na
 from .parameters import Reading
 from .values import Page
 
-__all__ = ["Found", "segment_page", "several_page", "space_page"]
+__all__ = ["Found", "joined", "segment_page", "several_page", "space_page"]
 
 
 class Found:
@@ -35,10 +35,15 @@ class Found:
         for entry in entries:
             if self.last is not None and (len(self.items) >= limit or size >= most):
                 return
-            self.items.append(entry)
             if type(entry) is Gap:
-                self.out.append(gap_out(entry))
+                both = joined(self.items[-1], entry) if self.items else None
+                if both is not None:
+                    self.items[-1], self.out[-1] = both, gap_out(both)
+                else:
+                    self.items.append(entry)
+                    self.out.append(gap_out(entry))
                 continue
+            self.items.append(entry)
             size += len(entry.payload)
             if size > most and self.last is not None:
                 self.items.pop()
@@ -52,6 +57,15 @@ class Found:
             self.out.append(out)
             self.last = entry
         self.caught_up = True
+
+
+def joined(before: Entry | Gap, gap: Gap) -> Gap | None:
+    """Two gaps as one, if the second one continues the first one: a thousand erased entries in a row are one item."""
+    if type(before) is not Gap or before.last_sequence + 1 != gap.first_sequence:
+        return None
+    if (before.space, before.segment, before.reason) != (gap.space, gap.segment, gap.reason):
+        return None
+    return Gap(gap.space, gap.segment, before.first_sequence, gap.last_sequence, gap.reason)
 
 
 def segment_page(
