@@ -19,6 +19,7 @@ from ..errors import (
     CorruptData,
     EntriesRemoved,
     OutcomeUnknown,
+    PermanentError,
     SequenceMismatch,
     StreamkitError,
     UnsupportedVersion,
@@ -30,7 +31,7 @@ from ..store import Store, append_expected
 from ..warn import warn
 from .events import NEWEST
 
-__all__ = ["Chain", "segment_on"]
+__all__ = ["Chain", "ChainDeleted", "segment_on"]
 
 B = TypeVar("B", bound="_ChainBatch")
 _SNAPSHOT_BYTES = 64 << 10
@@ -81,6 +82,10 @@ def _newest_tag(data: bytes) -> int:
         return max(int(event[0]) for event in events)
     except (msgspec.DecodeError, ValueError, TypeError, LookupError):
         return 0
+
+
+class ChainDeleted(PermanentError):
+    """The group was deleted, and another process has removed the segments of its lanes."""
 
 
 class Chain(Generic[S, B]):
@@ -157,7 +162,9 @@ class Chain(Generic[S, B]):
     def _load(self, snapshot: int) -> None:
         state, sequence = self._make(None), 0
         if snapshot:
-            entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1))
+            entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1), None)
+            if entry is None:
+                raise ChainDeleted("the group was deleted: create it again")
             saved = self._decoded(_snapshots.decode, entry.payload, entry)
             if not 1 <= saved.version <= _VERSION:
                 raise self._newer(entry, f"snapshot version {saved.version}")

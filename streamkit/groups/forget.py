@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from ..errors import SequenceMismatch, StoreClosed
 from ..log.segments import all_segments
 from ..names import InternalName
 from ..store import Store, inner
+from .chain import ChainDeleted
 from .core import Core, feed_chain
 from .events import LaneEvent
 from .feed import FeedState
@@ -73,11 +75,12 @@ def _forget(core: Core) -> None:
         return core.vanished(state, sorted({*state.dead, *state.errors})), None
 
     for lane in core.lanes():
-        core.look_at(lane)
-        while lane.chain.sequence:
-            core.write(lane, decide)
-            try:
-                lane.chain.shorten()
-                break
-            except SequenceMismatch:  # another process has written a snapshot meanwhile: it may hold the texts
-                core.look_at(lane)
+        with contextlib.suppress(ChainDeleted):
+            core.look_at(lane)
+            while lane.chain.sequence:
+                core.write(lane, decide)
+                try:
+                    lane.chain.shorten()
+                    break
+                except SequenceMismatch:  # another process has written a snapshot meanwhile: it may hold the texts
+                    core.look_at(lane)

@@ -18,7 +18,7 @@ from ..model import Entry
 from ..names import InternalName, check_name, internal_name
 from ..places import Place, offset_of
 from ..store import Store, inner
-from .chain import Chain
+from .chain import Chain, ChainDeleted
 from .consumer import Consumer
 from .core import Core, Lane, feed_chain, is_pending
 from .events import (
@@ -215,8 +215,11 @@ def queue_names(store: Store, group: str) -> list[str]:
 
 def cores_of(store: Store, space: str) -> Iterator[Core]:
     """Yield the shared core of every group that the space ever had, deleted groups included."""
-    for internal, _ in _feeds(store, space):
+    for internal, state in _feeds(store, space):
         core = _core(store, internal, space)
+        if core is not None and (state.deleted or state.created != core.generation):
+            core.feed.catch_up()  # another process has deleted the group, or made it again: its core is stale then
+            core = _core(store, internal, space)
         if core is not None:
             yield core
 
@@ -660,10 +663,11 @@ class Group:
 
         epoch = core.write_feed(decide)
         for lane in core.lanes():
-            lane.chain.catch_up()
-            if lane.chain.sequence:
-                core.write(lane, lambda state, at: ([Reset(epoch)] if state.epoch < epoch else [], None))
-                lane.chain.try_to_shorten()
+            with contextlib.suppress(ChainDeleted):
+                lane.chain.catch_up()
+                if lane.chain.sequence:
+                    core.write(lane, lambda state, at: ([Reset(epoch)] if state.epoch < epoch else [], None))
+                    lane.chain.try_to_shorten()
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r} of {self.space!r}, {self.settings.mode}>"

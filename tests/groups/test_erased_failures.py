@@ -228,6 +228,49 @@ def test_upkeep_completes_a_deletion_that_was_stopped(again: bool) -> None:
             assert store.group("jobs", "dead").status().acked == 1
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_an_erasure_reaches_the_texts_of_a_group_that_another_process_has_made_again(
+    place: tuple[str, Stored], used: bool
+) -> None:
+    url, stored = place
+    with streamkit.connect(url) as client, streamkit.connect(url) as there:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        group = store.group("jobs", "dead", max_deliveries=1)
+        if used:
+            group.run(number, drain=True)
+        another = there.store(store.id)
+        another.group("jobs", "dead", max_deliveries=1).delete()
+        another.group("jobs", "dead", max_deliveries=1).run(number, drain=True)
+        assert found_in(stored(), SECRET)
+        assert store.erase("jobs", "ann").unreached == ()
+        assert found_in(stored(), SECRET) == []
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
+def test_an_erasure_and_a_deletion_succeed_if_another_process_has_deleted_the_group_and_erased(
+    place: tuple[str, Stored], again: bool
+) -> None:
+    """The other erasure has removed the lanes of the deleted group."""
+    url, stored = place
+    with streamkit.connect(url) as client, streamkit.connect(url) as there:
+        store = client.store(uuid4())
+        store.produce("jobs", "ann", [Record(SECRET)])
+        store.produce("jobs", "bob", [Record(b"nobody's")])
+        group = store.group("jobs", "dead", max_deliveries=1)
+        another = there.store(store.id)
+        deleted = another.group("jobs", "dead", max_deliveries=1)
+        deleted.run(number, drain=True)
+        deleted.delete()
+        if again:
+            another.group("jobs", "dead", max_deliveries=1)
+        another.erase("jobs", "bob")
+        group.delete()
+        assert another.get_groups("jobs") == ["dead"] * again
+        assert store.erase("jobs", "ann").entries == 1
+        assert found_in(stored(), SECRET) == []
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-again"])
 def test_an_erasure_in_a_deleted_space_reaches_the_texts_of_its_groups(
     opened: tuple[Store, Stored], again: bool
