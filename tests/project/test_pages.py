@@ -117,7 +117,7 @@ def test_a_pages_python_runs_from_top_to_bottom(page: str, tmp_path: Path, monke
             "{'statusCode': 200, 'sequence': 1}\n{'statusCode': 200, 'sequence': 1}\nhello\n{'done': 1}"
         ],
         "how-to/azure-functions.md": [],
-        "how-to/fastapi.md": ["1\n2\n412\n2\n"],
+        "how-to/fastapi.md": ["1\n2\n412\n2\n400\n"],
         "how-to/tenants.md": ["[b'acme']\n2\n1\n"],
         "how-to/erase-a-person.md": ["1\n[1, 1]\n[b'Bob: hi']\n"],
         "how-to/moving.md": ["2\n25 25\n[5, 5]\n[2, 2]\nPaid\n"],
