@@ -425,6 +425,10 @@ class Channel(virtual.Channel):
         self._used.pop(queue, None)
         self._store.delete_space(_space(queue))
         self._forget(queue)
+        if queue not in self._active_queues:  # else the next message for its consumer makes it again
+            self._lifetimes.pop(queue, None)
+            self._auto_delete.discard(queue)
+            self._unacked_queues.discard(queue)
 
     def close(self) -> None:
         if self.closed:

@@ -224,6 +224,9 @@ def test_a_queue_that_is_made_again_and_again_takes_no_memory_and_no_files(
             for transport in (caller.transport, connection.transport):
                 assert not transport._client._lost
         assert not inner(channel._store).attached
+        assert not channel._lifetimes
+        assert not channel._auto_delete
+        assert not channel._unacked_queues
     assert len(list(tmp_path.rglob("*.log"))) == 4  # the list of spaces, the exchanges, the queue and its group
 
 
