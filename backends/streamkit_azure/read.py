@@ -101,12 +101,12 @@ class Reader:
             f"and RowKey lt '{encode_bound(end)}'"
         )
         left = limit or (1 << 62)
-        for page in self._pages(condition, min(left, self._page), None if values else ["RowKey", "f"]):
+        for page in self._pages(condition, min(left, self._page), None if values else ["RowKey", "f", "b"]):
             found = []
             for entity in page:
                 key = decode_key(entity["RowKey"])
                 found.append((key, decode(entity, entity.metadata["etag"], key)))
-            for row in self._whole(partition, found) if values else (Row(key, b"", "") for key, _ in found):
+            for row in self._whole(partition, found) if values else (Row(key, b"", row.etag) for key, row in found):
                 yield row
                 left -= 1
                 if not left:

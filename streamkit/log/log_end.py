@@ -8,10 +8,11 @@ it would believe that it had committed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
 
-from ..backend import ANY, NEXT, Ambiguous, Conflict, Expect
+from ..backend import ANY, NEXT, Ambiguous, Conflict, Etag, Expect
 from ..errors import CorruptData, StoreClosed, Unavailable, UnsupportedVersion
 from ..retry import attempts, send_until_answered
 from .ids import new_id
@@ -43,8 +44,10 @@ def end_log(partition: Partition) -> list[bytes]:
         # They are empty already where an earlier deletion was interrupted; again is fine.
         from concurrent.futures import ThreadPoolExecutor
 
+        keys = partition.transaction_key(numbers[0]), partition.transaction_key(last)
+        etags = {row.key: row.etag for row in partition.backend.scan(partition.key, *keys, values=False)}
         with ThreadPoolExecutor(min(len(numbers), _AT_ONCE)) as threads:
-            list(threads.map(lambda number: _replace(partition, number), numbers))
+            list(threads.map(lambda number: _replace(partition, number, etags), numbers))
     return [partition.transaction_key(number) for number in (*numbers, last)]
 
 
@@ -112,12 +115,17 @@ def _last(partition: Partition) -> int:
     return transaction_number(row.key)
 
 
-def _replace(partition: Partition, number: int) -> None:
+def _replace(partition: Partition, number: int, etags: Mapping[bytes, Etag]) -> None:
+    """Replace a transaction, by its etag if that is known: then a backend also removes a value beside the row."""
     remedy = f"delete space {partition.space!r}, or the store, again"
-    send_until_answered(partition.clock, lambda: _put_end(partition, number, ANY), remedy)
+    etag = etags.get(partition.transaction_key(number))
+    try:
+        send_until_answered(partition.clock, lambda: _put_end(partition, number, etag or ANY), remedy)
+    except Conflict:  # another process has replaced or removed it, or this one has and did not get the answer
+        send_until_answered(partition.clock, lambda: _put_end(partition, number, ANY), remedy)
 
 
-def _put_end(partition: Partition, number: int, expect: Expect) -> None:
+def _put_end(partition: Partition, number: int, expect: Expect | Etag) -> None:
     now = partition.clock.now()
     _, record = encode_transaction(
         number=number,

@@ -315,6 +315,21 @@ def test_maintain_removes_a_large_value_on_azure_whose_erasure_was_killed_after_
 
 
 @pytest.mark.azure
+def test_the_deletion_of_a_space_removes_the_large_values_of_its_last_transactions_on_azure(
+    azurite: Azurite, scratch: Path
+) -> None:
+    """Empty rows replace the last transactions. The blobs of the replaced rows go too."""
+    world, tag = account_of(azurite, scratch), os.urandom(24)
+    with world.client() as client:
+        store = client.store(uuid4())
+        for _ in range(2):
+            store.produce("a", "s", [Record(tag + os.urandom(1_500_000))])
+        store.delete_space("a")
+        assert found_in(world.stored(), tag) == []
+        assert store.erase("a", "s").unreached == ()
+
+
+@pytest.mark.azure
 def test_a_large_value_on_azure_that_the_deletion_of_its_space_could_not_remove_is_erased(
     azurite: Azurite, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
