@@ -69,6 +69,7 @@ for command in (
     transfer.export,
     transfer.import_,
     removing.trim,
+    removing.retention,
     removing.erase,
     removing.size,
     removing.rm,

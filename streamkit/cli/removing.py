@@ -1,4 +1,4 @@
-"""trim, erase, size, rm: keeping and forgetting."""
+"""trim, retention, erase, size, rm: keeping and forgetting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from streamkit import CorruptData, Store
+from streamkit.removing.limits import stored
 from streamkit.removing.report import EraseReport
+from streamkit.retention import Retention
 from streamkit.store import inner
 from streamkit.terminal import amount
 
@@ -15,7 +17,7 @@ from .options import Json, SpaceName, check_space, metadata_pairs, with_store
 from .output import confirmed, print_line, print_note, print_result, record_line
 from .progress import progress
 
-__all__ = ["erase", "rm", "size", "trim"]
+__all__ = ["erase", "retention", "rm", "size", "trim"]
 
 OneSegment = Annotated[
     str | None, typer.Argument(metavar="SEGMENT", help="One segment. Without it, the whole space.", show_default=False)
@@ -67,6 +69,64 @@ def trim(
     )
     what = "to remove" if dry_run else "removed"
     print_result(report, f"{amount(report.entries, 'entry')}, {amount(report.bytes, 'byte')} {what}", json)
+
+
+@with_store
+def retention(
+    opened: Store,
+    space: SpaceName,
+    max_age: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Keep entries that are at most this old.")
+    ] = None,
+    max_entries: Annotated[int | None, typer.Option(metavar="N", help="Keep at most the newest N entries.")] = None,
+    max_bytes: Annotated[int | None, typer.Option(metavar="BYTES", help="Keep at most this much payload.")] = None,
+    per: Annotated[
+        str, typer.Option(metavar="segment|space", help="Count entries and bytes for each segment, or for the space.")
+    ] = "segment",
+    when_full: Annotated[
+        str,
+        typer.Option(metavar="drop_oldest|reject", help="Remove entries beyond the bounds, or refuse to write them."),
+    ] = "drop_oldest",
+    none: Annotated[bool, typer.Option("--none", help="Set no bounds: nothing is removed any more.")] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Show the retention of a space, or set another one. It asks before it sets bounds."""
+    given = Retention(max_age, max_entries, max_bytes, per, when_full)
+    has_bounds = (max_age, max_entries, max_bytes) != (None, None, None)
+    if none and given != Retention():
+        raise typer.BadParameter("--none goes with no other option of the retention")
+    if given != Retention() and not has_bounds:
+        raise typer.BadParameter("give a bound too: --max-age, --max-entries or --max-bytes")
+    stored(given)  # checks it
+    check_space(opened, space)
+    settings = opened.space_settings(space)
+    assert settings is not None
+    present = settings.retention
+    if not none and not has_bounds:
+        print_result(present, _bounds(present), json)
+        return
+    if not none and not yes:
+        print_note(f"now: {_bounds(present)}")
+        print_note(f"new: {_bounds(given)}")
+        if not confirmed("Set the new retention?"):
+            raise typer.Exit(1)
+    opened.set_retention(space, given, expected=settings)
+    print_result(given, _bounds(given), json)
+
+
+def _bounds(retention: Retention) -> str:
+    bounds = []
+    if retention.max_age is not None:
+        bounds.append(f"at most {retention.max_age:,.15g} seconds old")
+    if retention.max_entries is not None:
+        bounds.append(f"at most {amount(retention.max_entries, 'entry')} for each {retention.per}")
+    if retention.max_bytes is not None:
+        bounds.append(f"at most {amount(retention.max_bytes, 'byte')} for each {retention.per}")
+    if not bounds:
+        return "no bounds"
+    beyond = "entries beyond are removed" if retention.when_full == "drop_oldest" else "writes beyond are refused"
+    return f"{', '.join(bounds)}; {beyond}"
 
 
 def _sequence(text: str) -> int:

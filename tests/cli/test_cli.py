@@ -459,6 +459,8 @@ def test_the_status_of_a_store_goes_on_after_a_space_whose_deletion_was_interrup
         ("rm", "ordres", "--yes"),
         ("rm", "ordres", "a", "--yes"),
         ("trim", "ordres", "--keep-entries", "1"),
+        ("retention", "ordres"),
+        ("retention", "ordres", "--max-entries", "1", "--yes"),
         ("archive", "ordres"),
         ("compact", "ordres"),
         ("verify", "ordres"),
@@ -615,6 +617,10 @@ def test_a_signal_reaches_the_command_and_the_lease_is_free_afterwards(cli: Comm
         ["lease", "nightly"],
         ["trim", "a"],
         ["trim", "a", "--keep-entries", "1", "--max-age", "1"],
+        ["retention", "a", "--per", "space"],
+        ["retention", "a", "--none", "--max-age", "1"],
+        ["retention", "a", "--max-age", "-1"],
+        ["retention", "a", "--max-age", "1", "--when-full", "sometimes"],
         ["erase", "a", "--yes"],
         ["export", "no-such-folder/orders.ndjson"],
         ["import", "no-such-file"],
@@ -985,6 +991,26 @@ def test_a_store_is_backed_up_and_brought_back(cli: CommandLine, tmp_path: Path)
     ]:
         ended = cli(*args)
         assert (ended.code, said in ended.err) == (code, True), ended.err
+
+
+def test_the_retention_of_a_space_is_shown_and_replaced(cli: CommandLine) -> None:
+    cli.append("orders", "a", b"1", b"2", b"3")
+    cli.append("orders", "b", b"1")
+    assert cli("retention", "orders").out == "no bounds\n"
+    refused = cli("retention", "orders", "--max-entries", "2", stdin=b"n\n")
+    assert (refused.code, refused.out) == (1, "")
+    assert "now: no bounds\nnew: at most 2 entries for each segment; entries beyond are removed\n" in refused.err
+    assert cli("size", "--json").lines[0]["entries"] == 4
+    assert cli("retention", "orders", "--max-entries", "2", stdin=b"y\n").code == 0
+    assert cli("consume", "orders", "--segment", "a", "--skip-gaps", "--json").lines[0]["sequence"] == 2
+    bounds = {"max_age": 60.5, "max_entries": None, "max_bytes": 1000, "per": "space", "when_full": "reject"}
+    args = ["--max-age", "60.5", "--max-bytes", "1000", "--per", "space", "--when-full", "reject"]
+    assert cli("retention", "orders", *args, "--yes", "--json").lines == [bounds]
+    assert cli("retention", "orders", "--json").lines == [bounds]
+    shown = "at most 60.5 seconds old, at most 1,000 bytes for each space; writes beyond are refused\n"
+    assert cli("retention", "orders").out == shown
+    assert cli("retention", "orders", "--none").out == "no bounds\n"
+    assert cli("retention", "orders").out == "no bounds\n"
 
 
 def test_a_reader_passes_over_trimmed_entries_if_it_is_told_to(cli: CommandLine) -> None:
