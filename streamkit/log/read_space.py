@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import force_setattr
 
+from ..gaps import Gap
 from .batches import Batch, Bounds, gap_batch
 from .first_at import first_at
 from .offsets import Offset
@@ -63,8 +64,7 @@ class SpaceCursor:
                 positions[at] = max(positions[at], (partition.ask(floor_of).number, 0))
             for at, batch in _merge_by_time(logs):
                 if batch.gap is not None:
-                    if not batch.gap.segment:
-                        positions[at] = max(positions[at], (batch.gap.last_sequence + 1, 0))
+                    positions[at] = max(positions[at], _after_gap(batch, batch.gap))
                     yield batch
                     continue
                 self._watermark = max(self._watermark, batch.timestamp)
@@ -128,6 +128,13 @@ def _space_backwards(
         _set_position(batch, others, max(watermark, batch.timestamp))
         yield batch
         yield from go_on(at)
+
+
+def _after_gap(batch: Batch, gap: Gap) -> tuple[int, int]:
+    """The place behind a gap: (number, index in the transaction)."""
+    if gap.segment:
+        return batch.number, batch.origin.index + gap.last_sequence - batch.origin.first_sequence + 1
+    return gap.last_sequence + 1, 0
 
 
 def _set_position(batch: Batch, others: tuple[tuple[int, int], ...], watermark: int) -> None:

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkit
-from streamkit import Entry, InvalidOffset, LexKey, Record, Store
+from streamkit import Entry, Gap, InvalidOffset, LexKey, Record, Store
 from streamkit.backend import ABSENT
 from streamkit.log.keys import CATALOG, HEAD, partition_key, space_key
 from streamkit.log.offsets import Offset, encode_one
 from streamkit.log.rows import Head, Settings, encode_row
+from streamkit.names import partition_of
 from streamkit.testing import ManualClock
 
 U64 = st.integers(0, (1 << 64) - 1)
@@ -340,6 +341,25 @@ def test_two_that_create_a_space_at_once_agree_on_its_incarnation(make_url: Call
                 assert list(store.consume_space("space")) == entries
                 assert list(store.consume_space("space", offset=entries[0].space_offset)) == entries[1:]
                 assert store.verify().ok
+
+
+def test_an_offset_is_after_the_gaps_that_came_before_its_entry(subject: Subject) -> None:
+    """Those of other partitions too: otherwise each page tells them again."""
+    store = subject.store
+    store.create_space("space", partitions=2)
+    trimmed, whole = (next(f"s{n}" for n in range(50) if partition_of(f"s{n}", 2) == at) for at in range(2))
+    for segment in (trimmed, trimmed, trimmed, whole, whole, whole):
+        store.produce("space", segment, [Record(b"x")])
+    store.trim("space", trimmed, keep_entries=0)
+    found: list[Entry | Gap] = []
+    offset = None
+    for _ in range(3):
+        page = list(store.consume_space("space", offset=offset, limit=1, gaps="yield"))
+        found += page
+        offset = page[-1].space_offset
+    sequences = [item.last_sequence if isinstance(item, Gap) else item.sequence for item in found]
+    assert [type(item) for item in found] == [Gap, Gap, Gap, Entry, Entry, Entry]
+    assert sequences == [1, 2, 3, 1, 2, 3]
 
 
 def test_an_offset_that_another_process_was_just_given_is_good(subject: Subject) -> None:

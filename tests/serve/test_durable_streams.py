@@ -113,6 +113,25 @@ def test_a_stream_goes_on_after_its_last_message_was_erased(served: Served, monk
         other.close()
 
 
+def test_a_reader_gets_past_erased_messages_at_the_end(served: Served) -> None:
+    """The entry that closes the stream, or forks it, knows the end. It is still there."""
+    stream(served, "PUT", "a", b"one ")
+    end = stream(served, "POST", "a", b"two").headers["stream-next-offset"]
+    assert stream(served, "PUT", "b", Stream_Forked_From="/v1/stream/a").status == 201
+    stream(served, "POST", "a", Stream_Closed="true")
+    served.store.erase("streams", "a", first=int(end), last=int(end))
+    for path in ("a", "b"):
+        page = stream(served, "GET", f"{path}?offset=-1")
+        assert (page.body, page.headers["stream-next-offset"], page.headers["stream-up-to-date"]) == (
+            b"one ",
+            end,
+            "true",
+        )
+    assert "stream-closed" in stream(served, "GET", "a?offset=-1&live=long-poll").headers
+    with served.events("/v1/stream/a?offset=-1&live=sse") as events:
+        assert events.response.read().count(b"event: control") == 1
+
+
 @pytest.mark.parametrize("path", ["a%2Fb", "a/b//c", "%E2%82%AC", "..", "a%20b", "~YQ", "x" * 255])
 def test_paths_name_streams_exactly(served: Served, path: str) -> None:
     assert stream(served, "PUT", path, path.encode()).status == 201

@@ -204,6 +204,36 @@ def test_erased_entries_in_a_row_are_one_gap_of_a_stream(served: Served, path: s
     assert [(gap["first_sequence"], gap["last_sequence"]) for gap in gaps] == [(1, 5)]
 
 
+def test_gaps_of_one_space_are_not_told_again_on_each_page_of_several(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if that space has no entry for a long time, while the other one has many."""
+    monkeypatch.setattr(cursors, "_ENTRIES", 2)
+    for segment in "abcde":
+        served.store.produce("t", segment, [Record(b"1")])
+    for segment in "abcde":
+        served.store.erase("t", segment)
+    fill(served, 6)
+    served.store.produce("t", "f", [Record(b"1"), Record(b"2")])
+    gaps, found = [], []
+    query = "entries?space=s&space=t&"
+    for _ in range(9):
+        page = served.ask("GET", f"{query}limit=2").json
+        gaps += [item["gap"]["segment"] for item in page["entries"] if "gap" in item]
+        found += [(item["segment"], item["sequence"]) for item in page["entries"] if "gap" not in item]
+        if page["caught_up"]:
+            break
+        query = f"entries?cursor={page['next']}&"
+    everything = [("a", number) for number in range(1, 7)] + [("f", 1), ("f", 2)]
+    assert (gaps, sorted(found), page["caught_up"]) == (list("abcde"), everything, True)
+    events = served.events("entries?space=s&space=t")
+    told = events.until("caught-up")
+    events.close()
+    assert [event.data["gap"]["segment"] for event in told if event.name == "gap"] == list("abcde")
+    found = [(item["segment"], item["sequence"]) for event in told if event.name == "entries" for item in event.data]
+    assert sorted(found) == everything
+
+
 def test_lines_hold_an_entry_each(served: Served) -> None:
     served.ask(
         "POST", ENTRIES, b'[{"json":{"a":\n1}},{"text":"two"},{"base64":"/w=="}]', {"Content-Type": "application/json"}

@@ -85,6 +85,7 @@ def _page(store: Store, space: str, parts: Iterable[Part], at: int) -> tuple[lis
                     size += len(payload)
                     if size >= PAGE_BYTES:
                         return messages, at
+            at = max(at, part.until)  # messages at the end of the part may have been erased
     return messages, at
 
 

@@ -17,7 +17,7 @@ from ..encoding import entry_line
 from ..ring import EncodedBatch, Item, last_entry, place_of
 from ..sse import event
 from .composite import cursor_text
-from .pages import joined
+from .pages import joined, places_past_gaps
 from .parameters import Reading
 
 __all__ = ["SegmentCursor", "SeveralCursor", "SpaceCursor"]
@@ -149,6 +149,10 @@ class SpaceCursor:
         """Move the cursor after `entry`, which was read from its present place."""
         self._last = entry
 
+    def move(self, offset: LexKey) -> None:
+        """Move the cursor to an offset that is after its present place."""
+        self._offset, self._last = offset, None
+
     def _read(self, store: Store, offset: LexKey) -> tuple[list[Item], bool]:
         entries = store.consume_space(
             self._space,
@@ -219,15 +223,21 @@ class SeveralCursor:
 
     async def page(self) -> tuple[bytes, bool]:
         offsets = {space: cursor.offset for space, cursor in self._cursors.items()}
-        items, is_end = await self._store.calls.call(self._read, self._store.sync, offsets)
+        items, is_end, places = await self._store.calls.call(self._read, self._store.sync, offsets)
+        for space, place in places.items():
+            self._cursors[space].move(place)
         for item in items:
             if type(item.what) is Entry:
                 self._cursors[item.what.space].reached(item.what)
         return self._events(items), is_end
 
-    def _read(self, store: Store, offsets: Mapping[str, LexKey]) -> tuple[list[Item], bool]:
-        bounds = self._bounds
-        return _page(store.consume(offsets, min_timestamp=bounds.min_timestamp, gaps=bounds.gaps))  # type: ignore[arg-type]
+    def _read(self, store: Store, offsets: Mapping[str, LexKey]) -> tuple[list[Item], bool, dict[str, LexKey]]:
+        since, gaps = self._bounds.min_timestamp, self._bounds.gaps
+        items, is_end = _page(store.consume(offsets, min_timestamp=since, gaps=gaps))  # type: ignore[arg-type]
+        if is_end:
+            return items, True, {}
+        more, places = places_past_gaps(store, offsets, [item.what for item in items], since)
+        return items + [Item(gap, entry_line(gap)) for gap in more], False, places
 
     def _events(self, items: list[Item]) -> bytes:
         if not items:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ...gaps import Gap
@@ -11,10 +11,11 @@ from ...log.offsets import Offset
 from ...model import Entry
 from ...store import Store
 from ..encoding import EntryOut, GapOut, TransactionName, entry_out, gap_out, name_of_transaction
+from ..ring import place_of
 from .parameters import Reading
 from .values import Page
 
-__all__ = ["Found", "joined", "segment_page", "several_page", "space_page"]
+__all__ = ["Found", "joined", "places_past_gaps", "segment_page", "several_page", "space_page"]
 
 
 class Found:
@@ -162,23 +163,55 @@ def several_page(
     cursor = dict(offsets)
     if reading.from_end:
         cursor = {space: store.end_offset(space) for space in cursor}
-    ends: dict[str, LexKey] = {}
-    while True:
-        entries = store.consume(
-            cursor,
-            min_timestamp=reading.min_timestamp,
-            max_timestamp=reading.max_timestamp,
-            limit=reading.limit + 1,
-            gaps=reading.gaps,  # type: ignore[arg-type]
-        )
-        found = Found(entries, reading, line, True)
-        last = {item.space: item for item in found.items if type(item) is Entry}
-        gone = {item.space for item in found.items} - last.keys()
-        if not found.caught_up or reading.max_timestamp or gone <= ends.keys():
-            break
-        # Only gaps are left of these spaces: read again, with an end that was taken before.
-        ends.update({space: store.end_offset(space) for space in gone - ends.keys()})
-    if found.caught_up:
-        cursor.update(ends)
+    entries = store.consume(
+        cursor,
+        min_timestamp=reading.min_timestamp,
+        max_timestamp=reading.max_timestamp,
+        limit=reading.limit + 1,
+        gaps=reading.gaps,  # type: ignore[arg-type]
+    )
+    found = Found(entries, reading, line, True)
+    last = {item.space: item for item in found.items if type(item) is Entry}
+    if not (found.caught_up and reading.max_timestamp):
+        gaps, places = places_past_gaps(store, cursor, found.items, reading.min_timestamp)
+        found.items += gaps
+        found.out += map(gap_out, gaps)
+        cursor.update(places)
     cursor.update({space: entry.space_offset for space, entry in last.items()})
     return cursor, found
+
+
+def places_past_gaps(
+    store: Store, offsets: Mapping[str, LexKey | None], items: Iterable[Entry | Gap], min_timestamp: int
+) -> tuple[list[Gap], dict[str, LexKey]]:
+    """Lead past the gaps of spaces that have no entry among `items`, which were read from `offsets`.
+
+    Returns the further gaps before the next entry of each such space, and the place before that entry, or the end.
+    Without it, each page would tell the same gaps again until the other spaces have no more entries.
+    """
+    items = list(items)
+    told = {(item.space, item.segment): item.last_sequence for item in items if type(item) is Gap}
+    gaps: list[Gap] = []
+    places: dict[str, LexKey] = {}
+    for space in {space for space, _ in told} - {item.space for item in items if type(item) is Entry}:
+        places[space] = store.end_offset(space)  # before the read: later entries are after it
+        for following in store.consume_space(
+            space, offset=offsets[space], min_timestamp=min_timestamp, limit=1, gaps="yield"
+        ):
+            if isinstance(following, Entry):
+                places[space] = _before(following)
+            elif following.last_sequence > told.get((space, following.segment), 0):
+                both = joined(gaps[-1], following) if gaps else None
+                if both is not None:
+                    gaps[-1] = both
+                else:
+                    gaps.append(following)
+    return gaps, places
+
+
+def _before(entry: Entry) -> LexKey:
+    """The offset before an entry that was read from its space."""
+    offset = Offset.decode(entry.space_offset, entry.space)
+    positions = list(offset.positions)
+    positions[entry.origin.partition] = place_of(entry)
+    return offset._replace(positions=tuple(positions)).encode()
