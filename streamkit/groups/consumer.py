@@ -269,11 +269,15 @@ class Consumer:
         lane = self._own_lane()
         if self._stands_by(lane):
             return []
-        if core.needs_more(lane, limit) or (core.settings.queue and self._is_time()):
-            core.feeder.feed(lane, self.session, limit)
-            lane = self._own_lane()
-        found = [] if core.is_finished(lane) else self._claim(lane, limit, auto_ack)
-        return found or self._help([lane], limit, auto_ack)
+        while True:
+            if core.needs_more(lane, limit) or (core.settings.queue and self._is_time()):
+                core.feeder.feed(lane, self.session, limit)
+                lane = self._own_lane()
+            left = core.undelivered(lane)
+            found = [] if core.is_finished(lane) else self._claim(lane, limit, auto_ack)
+            if found or core.undelivered(lane) >= left:
+                return found or self._help([lane], limit, auto_ack)
+            # Entries of the lane were removed since it got them. The source may have others.
 
     def _is_kept_apart(self) -> bool:
         """True if nothing more may be claimed, because a held entry must be alone with its consumer."""

@@ -479,6 +479,11 @@ class Core:
             found = sum([each.end - each.next for each in opened])
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
 
+    def undelivered(self, lane: Lane) -> int:
+        """Count the entries of the lane that were never delivered, without jobs that are delayed."""
+        blocks = self.waiting_blocks(lane)
+        return lane.chain.state.fresh() + sum([block.count for block in blocks if not block.ready])
+
     def needs_more(self, lane: Lane, limit: int) -> bool:
         """True if fewer entries than that were never delivered."""
         if not self.keyed:

@@ -56,6 +56,25 @@ def test_what_was_trimmed_before_a_group_began_is_not_its_gap(subject: Subject) 
         assert group.status().gaps == ()
 
 
+@pytest.mark.parametrize("mode", ["shared", "exclusive", "key_shared"])
+@pytest.mark.parametrize("how", ["erase", "trim"])
+def test_a_consumer_gets_past_more_removed_entries_than_its_lane_has(subject: Subject, how: str, mode: str) -> None:
+    """In one call: a caller takes an empty list for the end."""
+    store: Any = subject.store
+    put(store, 1500)
+    group = store.group("orders", "billing", mode=mode)
+    with group.consumer() as consumer:
+        received = consumer.receive(10)
+        if how == "erase":
+            store.erase("orders", "a", first=11, last=1490)
+        else:
+            store.trim("orders", "a", before=1491)
+        for delivery in received:
+            consumer.ack(delivery)
+        assert done(group, consumer) == list(range(1491, 1501))
+    assert (group.status().lag, group.status().unread) == (0, 0)
+
+
 @pytest.mark.parametrize("segments", [None, ["a"]])
 def test_trimmed_entries_that_no_consumer_has_looked_for_are_not_unread(
     subject: Subject, segments: list[str] | None
