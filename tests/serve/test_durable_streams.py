@@ -561,6 +561,33 @@ def test_subscriptions_go_on_after_the_last_entries_of_their_segments_were_erase
     assert served.ask("GET", path).status == 404
 
 
+def test_an_erased_message_does_not_wake_a_subscription_again(served: Served) -> None:
+    stream(served, "PUT", "wakes", None, Content_Type="application/json")
+    for path in ("a", "b"):
+        stream(served, "PUT", path)
+    assert subscribe(served, "s", type="pull-wake", streams=["a", "b"], wake_stream="wakes").status == 201
+
+    def woken() -> list[str]:
+        return [event["stream"] for event in stream(served, "GET", "wakes?offset=-1").json]
+
+    tail = stream(served, "POST", "a", b"one").headers["stream-next-offset"]
+    until(lambda: woken() == ["a"])
+    end = int(stream(served, "POST", "a", b"two").headers["stream-next-offset"])
+    claim = served.ask("POST", "/v1/stream/__ds/subscriptions/s/claim", {"worker": "w"}).json
+    assert claim["streams"][0]["tail_offset"] == f"{end:016d}"
+    served.store.erase("streams", "a", first=end, last=end)
+    body = {
+        "wake_id": claim["wake_id"],
+        "generation": claim["generation"],
+        "acks": [{"stream": "a", "offset": tail}],
+        "done": True,
+    }
+    right = {"Authorization": f"Bearer {claim['token']}"}
+    assert served.ask("POST", "/v1/stream/__ds/subscriptions/s/ack", body, right).status == 200
+    stream(served, "POST", "b", b"three")
+    assert until(lambda: found if len(found := woken()) > 1 else None) == ["a", "b"]
+
+
 def test_subscriptions_are_loaded_side_by_side_at_the_start(
     serve: Callable[..., Served], make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

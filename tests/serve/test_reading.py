@@ -192,6 +192,16 @@ def test_a_stream_leads_past_more_removed_entries_than_a_page_holds(
     assert (gone, found) == (list("uvwxy"), [1, 2, 3])
 
 
+@pytest.mark.parametrize("path", ["spaces/s/entries", ENTRIES])
+def test_erased_entries_in_a_row_are_one_gap_of_a_reverse_page(served: Served, path: str) -> None:
+    fill(served, 5)
+    served.store.erase("s", "a", first=2, last=4)
+    items = served.ask("GET", f"{path}?reverse=true").json["entries"]
+    assert [item["sequence"] for item in items if "gap" not in item] == [5, 1]
+    gaps = [item["gap"] for item in items if "gap" in item]
+    assert [(gap["first_sequence"], gap["last_sequence"]) for gap in gaps] == [(2, 4)]
+
+
 @pytest.mark.parametrize("path", ["spaces/s/entries", "entries?space=s"])
 def test_erased_entries_in_a_row_are_one_gap_of_a_stream(served: Served, path: str) -> None:
     fill(served, 5)

@@ -141,10 +141,15 @@ class Dispatcher:
             if kept.subscription is None:
                 self._kept.pop(id, None)
             else:
-                known = self._kept.get(id)
+                links = kept.subscription.links
+                if id in self._kept:
+                    # Messages that were erased meanwhile must not wake it again.
+                    is_idle = kept.subscription.is_idle(self._streams.clock.now())
+                    behind = [path for path, link in links.items() if is_idle and self._tails.get(path, 0) > link.acked]
+                else:
+                    behind = list(links)
                 self._kept[id] = kept
-                if known is None:
-                    self._tails |= await self._registry.tails(kept.subscription.links)
+                self._tails |= await self._registry.tails(behind)
                 await self._try(kept)
         elif entry.segment == LIST:
             new = [id for id in await self._registry.ids() if id not in self._kept]

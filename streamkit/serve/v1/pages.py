@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...gaps import Gap
 from ...lexkey import LexKey
 from ...log.offsets import Offset
@@ -62,11 +64,13 @@ class Found:
 
 def joined(before: Entry | Gap, gap: Gap) -> Gap | None:
     """Two gaps as one, if the second one continues the first one: a thousand erased entries in a row are one item."""
-    if type(before) is not Gap or before.last_sequence + 1 != gap.first_sequence:
+    if type(before) is not Gap or (before.space, before.segment, before.reason) != (gap.space, gap.segment, gap.reason):
         return None
-    if (before.space, before.segment, before.reason) != (gap.space, gap.segment, gap.reason):
-        return None
-    return Gap(gap.space, gap.segment, before.first_sequence, gap.last_sequence, gap.reason)
+    if before.last_sequence + 1 == gap.first_sequence:
+        return replace(before, last_sequence=gap.last_sequence)
+    if gap.last_sequence + 1 == before.first_sequence:  # a reverse read
+        return replace(before, first_sequence=gap.first_sequence)
+    return None
 
 
 def segment_page(
