@@ -48,11 +48,12 @@ class Registry:
 
     async def ids(self) -> list[str]:
         """The ids of all subscriptions."""
-        return (await self._list())[1]
+        return _ids_of(await self._streams.store.peek(self._streams.space, LIST))
 
     async def _list(self) -> tuple[int, list[str]]:
+        """The ids of all subscriptions, and the sequence after which the list is written to."""
         sequence, entry = await self._last(LIST)
-        return sequence, _decode_ids(entry.payload) if entry.sequence else []
+        return sequence, _ids_of(entry)
 
     async def _last(self, segment: str) -> tuple[int, Entry]:
         """The sequence after which a segment is written to, and its last entry. Later ones may have been erased."""
@@ -215,6 +216,10 @@ def kept_of(entry: Entry) -> Kept:
     if subscription.version > 1:
         raise UnsupportedVersion("a later release wrote this subscription: upgrade streamkit")
     return Kept(entry.sequence, None if subscription.deleted else subscription)
+
+
+def _ids_of(entry: Entry) -> list[str]:
+    return _decode_ids(entry.payload) if entry.sequence else []
 
 
 def _record(subscription: Subscription) -> Record:
