@@ -54,7 +54,7 @@ class LogState:
     added: Mapping[tuple[str, str], AddedFile]
     """The files by path and deletion vector, which together identify a file in Delta."""
     is_foreign: bool
-    """True if the log names a file of another engine, be it as a removed one."""
+    """True if the log names a file of another engine. The file may be removed."""
     types: Mapping[str, str] = field(init=False)
     """The columns, each with Delta's name for its type."""
 

@@ -50,11 +50,7 @@ def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
     items: list[Item] = []
     size = 0
     has_entry = False
-    for entry in entries:
-        both = joined(items[-1].what, entry) if items and type(entry) is Gap else None
-        if both is not None:
-            items[-1] = Item(both, entry_line(both))
-            continue
+    for entry in joined(entries):
         items.append(Item(entry, entry_line(entry)))
         size += len(items[-1].data)
         has_entry = has_entry or type(entry) is Entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,6 +18,8 @@ from .parameters import Reading
 from .values import Page
 
 __all__ = ["Found", "joined", "places_past_gaps", "segment_page", "several_page", "space_page"]
+
+_Item = TypeVar("_Item", Gap, Entry | Gap)
 
 
 class Found:
@@ -35,18 +37,13 @@ class Found:
         self.last: Entry | None = None
         size, limit, most = 0, reading.limit, reading.max_bytes
         trx, name = None, TransactionName("", "", 0)
-        for entry in entries:
+        for entry in joined(entries):
             if self.last is not None and (len(self.items) >= limit or size >= most):
                 return
-            if type(entry) is Gap:
-                both = joined(self.items[-1], entry) if self.items else None
-                if both is not None:
-                    self.items[-1], self.out[-1] = both, gap_out(both)
-                else:
-                    self.items.append(entry)
-                    self.out.append(gap_out(entry))
-                continue
             self.items.append(entry)
+            if type(entry) is Gap:
+                self.out.append(gap_out(entry))
+                continue
             size += len(entry.payload)
             if size > most and self.last is not None:
                 self.items.pop()
@@ -62,9 +59,27 @@ class Found:
         self.caught_up = True
 
 
-def joined(before: Entry | Gap, gap: Gap) -> Gap | None:
-    """Two gaps as one, if the second one continues the first one: a thousand erased entries in a row are one item."""
-    if type(before) is not Gap or (before.space, before.segment, before.reason) != (gap.space, gap.segment, gap.reason):
+def joined(entries: Iterable[_Item]) -> Iterator[_Item]:
+    """`entries` with one gap in place of several that continue each other, as those of a thousand erased entries."""
+    gap: Gap | None = None
+    for entry in entries:
+        if type(entry) is Gap:
+            both = None if gap is None else _both(gap, entry)
+            if gap is not None and both is None:
+                yield gap
+            gap = both or entry
+            continue
+        if gap is not None:
+            yield gap
+            gap = None
+        yield entry
+    if gap is not None:
+        yield gap
+
+
+def _both(before: Gap, gap: Gap) -> Gap | None:
+    """Two gaps as one, if the second one continues the first one."""
+    if (before.space, before.segment, before.reason) != (gap.space, gap.segment, gap.reason):
         return None
     if before.last_sequence + 1 == gap.first_sequence:
         return replace(before, last_sequence=gap.last_sequence)
@@ -205,12 +220,8 @@ def places_past_gaps(
             if isinstance(following, Entry):
                 places[space] = _before(following)
             elif following.last_sequence > told.get((space, following.segment), 0):
-                both = joined(gaps[-1], following) if gaps else None
-                if both is not None:
-                    gaps[-1] = both
-                else:
-                    gaps.append(following)
-    return gaps, places
+                gaps.append(following)
+    return list(joined(gaps)), places
 
 
 def _before(entry: Entry) -> LexKey:
