@@ -15,7 +15,7 @@ from streamkit.errors import PermanentError, StoreClosed
 from .backend import LocalBackend
 from .errors import system_fault
 from .files import GROUP, PRIVATE, remove_directory, remove_tree, sync_directory
-from .place import StoreDirectory
+from .place import StoreDirectory, check_apart
 from .store import mark_deleted
 
 __all__ = ["LocalDriver", "archive_place", "connect"]
@@ -104,6 +104,7 @@ class LocalDriver:
         self._check()
         path = os.path.join(self._root, str(store))
         try:
+            check_apart(self._root, store)
             try:
                 place: StoreDirectory | None = StoreDirectory(self._root, store)
             except FileNotFoundError:

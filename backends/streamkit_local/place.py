@@ -12,7 +12,7 @@ from streamkit.errors import AccessDenied, PermanentError, StoreClosed, Unavaila
 from .errors import DENIED, damage, system_fault
 from .files import PRIVATE, create_file, make_directories, make_directory, moved, remove_tree, sync_directory
 
-__all__ = ["StoreDirectory", "check_file_system", "create_place"]
+__all__ = ["StoreDirectory", "check_apart", "check_file_system", "create_place"]
 
 VERSION: Final = 3
 _MARK: Final = b"streamkit local store\n"
@@ -52,6 +52,18 @@ def _blank() -> bytes:
     return (_MARK.ljust(_VERSION_AT, b"\0") + VERSION.to_bytes(4, "little")).ljust(_SIZE, b"\0")
 
 
+def check_apart(root: str, store: UUID) -> None:
+    """Raise PermanentError if the archive of this store is in the directory of another one, or the reverse: the
+    deletion of one of the stores would remove the other."""
+    above, name = os.path.split(root)
+    for other in [os.path.join(root, "archive"), *([above] if name == "archive" else [])]:
+        if os.path.exists(os.path.join(other, str(store), "format")):
+            raise PermanentError(
+                f"{root} and {other} have a store {store} each, and the archive of one of them is in the directory of "
+                "the other: nothing was made or removed; use another directory or another UUID for one of the two"
+            )
+
+
 def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
     """Make the directory of a store that is not there; another process may do the same at the same time.
 
@@ -73,6 +85,11 @@ def create_place(root: str, store: UUID, mode: int = PRIVATE) -> None:
 def _create(root: str, store: UUID, path: str, mode: int) -> None:
     make_directories(root, mode)
     check_file_system(root)
+    if os.path.exists(os.path.join(root, "format")):
+        raise PermanentError(
+            f"{root} is the directory of a store: connect to the directory above it, or to another one"
+        )
+    check_apart(root, store)
     make_directories(os.path.join(root, "archive", str(store)), mode)
     draft = os.path.join(root, f".new-{store}-{os.urandom(4).hex()}")
     try:

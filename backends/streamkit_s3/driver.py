@@ -79,7 +79,11 @@ class S3Driver:
             yield batch
 
     def _archived(self, store: UUID) -> Iterator[list[str]]:
-        names = (item.name for item in self._bucket.list(f"{self._root}archive/{store}/"))
+        path = f"{self._root}archive/{store}/"
+        listed = (item.name for item in self._bucket.list(path))
+        # A store of this UUID under a prefix that ends with "archive" is in this folder, too: it stays.
+        shared = self._bucket.get(f"{path}FORMAT") is not None
+        names = (name for name in listed if not (shared and is_own(name[len(path) :])))
         while batch := list(islice(names, _BATCH)):
             yield batch
 

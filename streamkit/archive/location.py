@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 from uuid import UUID
 
-from ..errors import AccessDenied
+from ..errors import AccessDenied, PermanentError
 from .durable import sync
 from .errors import Damaged, Elsewhere, mapped, says_no_bucket
 
@@ -24,6 +24,8 @@ _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 _LONGEST = 180
 _TRIES = 50
 _PAUSE = 0.02
+_MARKERS = ("format", "FORMAT")
+"""The file that makes a directory a store, on a local disk and on S3."""
 _ESCAPE = re.compile(r"~([0-9A-F]{2})")
 
 
@@ -100,10 +102,13 @@ class ArchiveLocation(NamedTuple):
         return Damaged(f"{what}: restore the table; or, if the archive is kept elsewhere, name it with {elsewhere}")
 
     def delete(self, store: UUID, space: str | None = None) -> None:
-        """Remove the archives of a store, or of one of its spaces. None is fine."""
+        """Remove the archives of a store, or of one of its spaces. None is fine. PermanentError if the directory of a
+        store's archives is a store, too."""
         url = self.store(store) if space is None else self.table(store, space)
         if self.root.startswith("file://"):
             path = unquote(url.removeprefix("file://"))
+            if space is None and any(os.path.exists(os.path.join(path, name)) for name in _MARKERS):
+                raise self._in_a_store(url)
             for attempt in range(_TRIES):
                 if not os.path.lexists(path):
                     with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -124,9 +129,18 @@ class ArchiveLocation(NamedTuple):
 
         with mapped(url, self.options):
             files = fs.PyFileSystem(DeltaStorageHandler(url, self.options))
-            for found in files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True)):
+            infos = files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True))
+            if space is None and any(found.path in _MARKERS for found in infos):
+                raise self._in_a_store(url)
+            for found in infos:
                 if found.type == fs.FileType.File:
                     files.delete_file(found.path)
+
+    def _in_a_store(self, url: str) -> PermanentError:
+        return PermanentError(
+            f"the store was deleted, but not its archive: {url} is the directory of another store, too. Remove the "
+            "directories of the tables (they have a _delta_log) from it, and keep archives outside of the stores"
+        )
 
     def __repr__(self) -> str:
         return f"ArchiveLocation({self.root!r})"

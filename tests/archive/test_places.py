@@ -12,7 +12,7 @@ from fix_s3 import S3Bucket
 
 import streamkit
 from harness.deep_search import files_below, found_in
-from streamkit import PermanentError, Record, Store
+from streamkit import CorruptData, PermanentError, Record, Store
 
 
 def write_and_archive(store: Store, times: int = 2) -> None:
@@ -126,3 +126,41 @@ def test_an_archive_in_another_container_is_where_its_url_says(azurite: Azurite,
         assert_archived(client.store(store.id))
         client.delete_store(store.id)
         assert archived.state() is None
+
+
+@pytest.mark.parametrize("outer", ["", "a"])
+def test_the_deletion_of_a_store_leaves_one_under_a_prefix_where_its_archive_is(
+    s3_bucket: S3Bucket, outer: str
+) -> None:
+    id, inner = uuid4(), f"{outer}/archive".strip("/")
+    with streamkit.connect(s3_bucket.url(outer)) as client, streamkit.connect(s3_bucket.url(inner)) as other:
+        write_and_archive(client.store(id))
+        write_and_archive(other.store(id), 3)
+        client.delete_store(id)
+        assert_archived(other.store(id), 3)
+        assert list(other.stores()) == [id]
+        assert [name for name in s3_bucket.names() if name.startswith(f"{inner}/{id}/space/")] == []
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_the_deletion_of_a_store_leaves_another_one_at_its_archive_url(
+    s3_bucket: S3Bucket, tmp_path: Path, remote: bool
+) -> None:
+    id, place = uuid4(), s3_bucket.url("x") if remote else (tmp_path / "x").as_uri()
+    with (
+        streamkit.connect((tmp_path / "y").as_uri(), archive=place) as client,
+        streamkit.connect(place) as other,
+    ):
+        write_and_archive(client.store(id))
+        if remote:
+            other.store(id).produce("a", "s", [Record(b"1")])
+        else:
+            with pytest.raises(CorruptData, match="is missing"):
+                other.store(id).produce("a", "s", [Record(b"1")])
+            client.delete_store(id)
+            other.store(id).produce("a", "s", [Record(b"1")])
+            write_and_archive(client.store(id))
+        with pytest.raises(PermanentError, match="keep archives outside of the stores"):
+            client.delete_store(id)
+        assert [entry.payload for entry in other.store(id).consume_space("a")] == [b"1"]
+        assert list(client.stores()) == []

@@ -262,3 +262,48 @@ def test_a_store_is_made_though_another_process_takes_what_is_made_for_left_behi
     with streamkit.connect(f"file://{tmp_path}") as client:
         assert client.store(id).produce("a", "s", [Record(b"x")]).last_sequence == 1
     assert removed == 1
+
+
+@pytest.mark.parametrize("first", ["", "archive"])
+def test_a_store_is_not_made_where_the_archive_of_another_one_of_its_uuid_is(tmp_path: Path, first: str) -> None:
+    id, second = uuid4(), "archive" if not first else ""
+    with (
+        streamkit.connect((tmp_path / first).as_uri()) as one,
+        streamkit.connect((tmp_path / second).as_uri()) as other,
+    ):
+        one.store(id).produce("a", "s", [Record(b"1")])
+        with pytest.raises(PermanentError, match="use another directory or another UUID"):
+            other.store(id).produce("a", "s", [Record(b"2")])
+        other.store(uuid4()).produce("a", "s", [Record(b"3")])
+        assert [entry.payload for entry in one.store(id).consume_space("a")] == [b"1"]
+
+
+@pytest.mark.parametrize("deleted", ["a", "a/archive"])
+def test_a_deletion_does_not_remove_a_store_that_was_moved_to_where_the_archive_is(
+    tmp_path: Path, deleted: str
+) -> None:
+    id = uuid4()
+    for root in ("a", "b"):
+        with streamkit.connect((tmp_path / root).as_uri()) as client:
+            client.store(id).produce("a", "s", [Record(root.encode())])
+    (tmp_path / "a" / "archive" / str(id)).rmdir()
+    (tmp_path / "b" / str(id)).rename(tmp_path / "a" / "archive" / str(id))
+    with (
+        streamkit.connect((tmp_path / deleted).as_uri()) as client,
+        pytest.raises(PermanentError, match="nothing was made or removed"),
+    ):
+        client.delete_store(id)
+    for root, payload in (("a", b"a"), ("a/archive", b"b")):
+        with streamkit.connect((tmp_path / root).as_uri()) as client:
+            assert [entry.payload for entry in client.store(id).consume_space("a")] == [payload]
+
+
+def test_a_store_is_not_made_in_another_one(tmp_path: Path) -> None:
+    id = uuid4()
+    with streamkit.connect(tmp_path.as_uri()) as client:
+        client.store(id).produce("a", "s", [Record(b"1")])
+    with (
+        streamkit.connect((tmp_path / str(id)).as_uri()) as inside,
+        pytest.raises(PermanentError, match="is the directory of a store"),
+    ):
+        inside.store(uuid4()).produce("a", "s", [Record(b"2")])
