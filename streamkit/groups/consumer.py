@@ -269,15 +269,11 @@ class Consumer:
         lane = self._own_lane()
         if self._stands_by(lane):
             return []
-        while True:
-            if core.needs_more(lane, limit) or (core.settings.queue and self._is_time()):
-                core.feeder.feed(lane, self.session, limit)
-                lane = self._own_lane()
-            left = core.undelivered(lane)
-            found = [] if core.is_finished(lane) else self._claim(lane, limit, auto_ack)
-            if found or core.undelivered(lane) >= left:
-                return found or self._help([lane], limit, auto_ack)
-            # Entries of the lane were removed since it got them. The source may have others.
+        if core.needs_more(lane, limit) or (core.settings.queue and self._is_time()):
+            core.feeder.feed(lane, self.session, limit)
+            lane = self._own_lane()
+        found = [] if core.is_finished(lane) else self._claim(lane, limit, auto_ack, feeds=self.session)
+        return found or self._help([lane], limit, auto_ack)
 
     def _is_kept_apart(self) -> bool:
         """True if nothing more may be claimed, because a held entry must be alone with its consumer."""
@@ -305,11 +301,11 @@ class Consumer:
         held = self._held.get(_key(sole)) if sole is not None else None
         return held if held is not None and self._rest(held) > 0 else None
 
-    def _claim(self, lane: Lane, limit: int, auto_ack: bool) -> list[Delivery]:
+    def _claim(self, lane: Lane, limit: int, auto_ack: bool, *, feeds: str = "") -> list[Delivery]:
         idle, sole = True, None
         if self._held:
             idle, sole = not self._is_busy(), self._live_sole()
-        return self._core.claim(lane, self.claimant, limit, auto_ack=auto_ack, idle=idle, sole=sole)
+        return self._core.claim(lane, self.claimant, limit, auto_ack=auto_ack, idle=idle, sole=sole, feeds=feeds)
 
     def _is_time(self) -> bool:
         """True if it is time to look for entries of a higher priority."""

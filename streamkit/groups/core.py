@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import random
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -18,7 +20,7 @@ from ..removing.erasures import forget_late_failures
 from ..store import Store, inner
 from ..warn import warn
 from .chain import Chain, segment_on
-from .decide import Claim, claim, has_due, lone_is_due
+from .decide import Claim, claim, deliverable, has_due, lone_is_due
 from .events import (
     Acked,
     Added,
@@ -36,6 +38,7 @@ from .events import (
     Nacked,
     Released,
     Reset,
+    Stream,
     Vanished,
 )
 from .failures import REJECTED, WORN_OUT
@@ -44,7 +47,7 @@ from .feeding import Feeder
 from .lane import LaneState, Location
 from .ranges import numbers_of, ranges_of
 from .settings import GroupSettings
-from .source import Source
+from .source import BLOCK, Source
 from .values import LONE, SOLE, Delivery, tag_of
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ T = TypeVar("T")
 
 _AGAIN = 1.0
 """Seconds after which acknowledgements are written again that could not be."""
+_LOADED = 100
+"""Entries that are in memory at once while removed ones are looked for."""
 _encoder = msgspec.msgpack.Encoder()
 _feeds = msgpack_decoder(FeedState)
 
@@ -479,11 +484,6 @@ class Core:
             found = sum([each.end - each.next for each in opened])
         return found + sum([block.count for block in blocks if block.priority >= priority and not block.ready])
 
-    def undelivered(self, lane: Lane) -> int:
-        """Count the entries of the lane that were never delivered, without jobs that are delayed."""
-        blocks = self.waiting_blocks(lane)
-        return lane.chain.state.fresh() + sum([block.count for block in blocks if not block.ready])
-
     def needs_more(self, lane: Lane, limit: int) -> bool:
         """True if fewer entries than that were never delivered."""
         if not self.keyed:
@@ -519,15 +519,19 @@ class Core:
         auto_ack: bool = False,
         idle: bool = True,
         sole: Delivery | None = None,
+        feeds: str = "",
     ) -> list[Delivery]:
         """Claim at most `limit` entries of the lane for the consumer, by the state that is known here.
 
         `idle`: the consumer has nothing. `sole`: the one delivery that it has, and that was the only one so far.
+        `feeds`: the member for which the lane gets other entries if some that it had were removed.
         """
         doubt: Delivery | None = None
+        gone: list[int] = []
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[Delivery] | None]:
-            nonlocal doubt
+            nonlocal doubt, gone
+            gone = []
             self.check()
             if state.epoch < (epoch := self.feed.state.epoch) and not state.is_empty():
                 return [Reset(epoch)], None  # the group was moved by a process that did not reach this lane
@@ -550,17 +554,18 @@ class Core:
             if not got.tickets and not got.dead:
                 # An acknowledgement may make room, or release the next entry of a key.
                 return ([Added(blocks)] if blocks else []), (None if lane.acks else [])
+            entries = self.source.load(self._locations(state, blocks, got.tickets))
+            if None in entries:
+                # One record for all: those that would come next may be removed as well.
+                gone = self._removed(state, blocks, [ticket for ticket, _ in got.tickets], at)
+                return [*events, *self._vanished(state, blocks, gone)], None
             if got.tickets and sole is not None:
                 if sole.lane != lane.number and doubt is None:
                     doubt = sole  # that is in the log of its own lane before this record is written
                     return [], None
                 if sole.lane == lane.number and is_pending(state, sole):
                     events.append(Doubted([(sole.ticket, 1)]))
-            entries = self.source.load(self._locations(state, blocks, got.tickets))
-            gone = [ticket for (ticket, _), entry in zip(got.tickets, entries, strict=True) if entry is None]
             events += got.events
-            if gone:
-                events += self._vanished(state, blocks, gone)
             deliveries = self._deliveries(lane, consumer, at, got, entries)
             if auto_ack and deliveries:
                 events.append(Acked(ranges_of(delivery.ticket for delivery in deliveries)))
@@ -572,7 +577,19 @@ class Core:
                 return found
             if doubt is not None:
                 self.doubt(doubt)
+            if gone and feeds and self.needs_more(lane, limit):
+                self.feeder.feed(lane, feeds, limit)
         return []
+
+    def _removed(self, state: LaneState, blocks: list[EntryBlock], chosen: list[int], at: int) -> list[int]:
+        """The removed ones of `chosen` tickets, and of as many as a block has of those that may come next."""
+        tickets = sorted({*chosen, *islice(deliverable(state, at, blocks), BLOCK)})
+        found: list[int] = []
+        for first in range(0, len(tickets), _LOADED):
+            some = tickets[first : first + _LOADED]
+            entries = self.source.load(self._locations(state, blocks, [(ticket, 0) for ticket in some]))
+            found += [ticket for ticket, entry in zip(some, entries, strict=True) if entry is None]
+        return found
 
     def _deliveries(
         self,
@@ -632,8 +649,14 @@ class Core:
     def _vanished(self, state: LaneState, blocks: list[EntryBlock], tickets: list[int]) -> list[LaneEvent]:
         trimmed: list[int] = []
         erased: list[int] = []
-        for ticket, location in zip(
-            tickets, self._locations(state, blocks, [(each, 0) for each in tickets]), strict=True
-        ):
-            (trimmed if self.source.is_trimmed(location.stream, location.position) else erased).append(ticket)
+        streams: dict[Stream, list[tuple[int, int]]] = {}
+        locations = self._locations(state, blocks, [(each, 0) for each in tickets])
+        for ticket, location in zip(tickets, locations, strict=True):
+            streams.setdefault(location.stream, []).append((location.position, ticket))
+        for stream, places in streams.items():
+            places.sort()
+            # What was trimmed comes before what is not: a few looks find the end of it.
+            count = bisect_left(places, True, key=lambda each: not self.source.is_trimmed(stream, each[0]))
+            trimmed += [ticket for _, ticket in places[:count]]
+            erased += [ticket for _, ticket in places[count:]]
         return [Vanished(ranges_of(found), flag) for found, flag in ((trimmed, True), (erased, False)) if found]

@@ -3,7 +3,7 @@ events."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .events import Claimed, Died, Doubted, EntryBlock, LaneEvent, Nacked, Released
@@ -13,7 +13,7 @@ from .ranges import Range, ranges_of
 from .settings import GroupSettings
 from .source import queue_class
 
-__all__ = ["Claim", "behind", "claim", "give_up", "has_due", "lone_is_due", "next_change"]
+__all__ = ["Claim", "behind", "claim", "deliverable", "give_up", "has_due", "lone_is_due", "next_change"]
 
 _MOST_DEAD = 1000
 _LONGEST = 3_600_000
@@ -93,6 +93,17 @@ def claim(
     alone = tickets[0][1] if lone or (idle and len(tickets) == 1 and tickets[0][1] >= most) else 0
     event = Claimed(consumer, state.lots + 1, deadline, fresh, ranges_of(again), bucket, alone)
     return Claim(tickets, event, dead, died, lone)
+
+
+def deliverable(state: LaneState, at: int, blocks: Sequence[EntryBlock]) -> Iterator[int]:
+    """Yield the tickets that may be delivered at `at`, or once others are settled. `blocks`: as in `claim`."""
+    yield from _due(state, at)
+    if state.keyed:
+        yield from filter(state.is_fresh, list(state.keys))
+    for opened in state.blocks.values():
+        yield from range(opened.next, opened.end)
+    for block in blocks:
+        yield from range(block.ticket, block.end)
 
 
 def lone_is_due(state: LaneState, settings: GroupSettings, consumer: str, at: int) -> bool:
@@ -221,15 +232,15 @@ def _of_one_bucket(state: LaneState, room: int, added: Sequence[EntryBlock]) -> 
     """Choose as `_by_priority` does, for fresh entries of one priority and one bucket. None if they have several."""
     ranges: list[Range] = []
     kind: tuple[int, int] | None = None
-    fresh = [(each.next, each.block) for each in state.blocks.values() if each.next < each.end]
-    fresh += [(block.ticket, block) for block in added if not block.ready and block.epoch >= state.epoch]
-    for first, block in fresh:
+    fresh = [(each.next, each.end, each.block) for each in state.blocks.values() if each.next < each.end]
+    fresh += [(block.ticket, block.end, block) for block in added if not block.ready and block.epoch >= state.epoch]
+    for first, end, block in fresh:
         if kind is None:
             kind = block.priority, block.bucket
         elif kind != (block.priority, block.bucket):
             return None
         if room:
-            count = min(room, block.end - first)
+            count = min(room, end - first)
             ranges.append((first, count))
             room -= count
     return _joined(ranges) if len(ranges) > 1 else ranges, state.bucket if kind is None else kind[1]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import StreamkitError
+from ..model import Entry
 from ..warn import warn
 from .events import Consumed, EntryBlock, Fed, FeedEvent, Joined, Skipped, SourceBound, Stream, StreamCursor
 from .feed import FeedState
@@ -20,6 +21,7 @@ __all__ = ["Feeder"]
 _BACKLOG = 5000
 """key_shared: a lane with more entries than that gets no more."""
 _MOST_BLOCKS = 64
+"""Blocks that a lane gets at once: of as many streams, and of each stream at least, where entries were removed."""
 _TRIM = 1000
 """Entries after which the feed looks for acknowledged ones, and the number that it trims at once."""
 
@@ -56,7 +58,8 @@ class Feeder:
             streams = self._streams(ends)
             wanted = self._wanted(lane, state, streams, limit, at)
             gaps: list[tuple[Stream, int, int]] = []
-            fed = self._fed(-1 if self._core.keyed else lane.number, wanted, state, state.tickets, ends, gaps)
+            number = -1 if self._core.keyed else lane.number
+            fed = self._fed(number, wanted, limit, state, state.tickets, ends, gaps)
             if fed is None:
                 return [], (before, before)
             events: list[FeedEvent] = [fed]
@@ -81,6 +84,7 @@ class Feeder:
         self,
         lane: int,
         wanted: Sequence[Share],
+        limit: int,
         state: FeedState,
         ticket: int,
         ends: dict[Stream, StreamCursor],
@@ -89,17 +93,20 @@ class Feeder:
         """Return the wanted blocks for a lane, as far as the source has them. Adds to `gaps`."""
         blocks: list[EntryBlock] = []
         cursors: list[tuple[Stream, StreamCursor]] = []
+        # If every second entry was removed, a block has one entry: these are enough for a few calls.
+        most = max(_MOST_BLOCKS, min(4 * limit, BLOCK))
         for stream, start, count in wanted:
-            block, after = self._block(lane, stream, start, count, ticket, state)
-            if block is None:
+            lists, after = self._core.source.read(stream, start, count, most)
+            if not lists:
                 after = ends[stream]  # all up to there was removed
             cursors.append((stream, after))
-            missing = (after if block is None else block.start).position - start.position
+            first = self._core.source.position_of(stream, lists[0][0]) if lists else after.position
+            missing = first - start.position
             if missing and self._is_reported(stream, start):
                 gaps.append((stream, start.position, missing))
-            if block is not None:
-                blocks.append(block)
-                ticket = block.end
+            for entries in lists:
+                blocks.append(self._block(lane, stream, entries, ticket, state))
+                ticket = blocks[-1].end
         return Fed(lane, blocks, cursors) if blocks or cursors else None
 
     def _others(
@@ -122,14 +129,13 @@ class Feeder:
         left = {stream: (start, count) for stream, start, count in streams}
         events: list[FeedEvent] = []
         for number in sorted(used, key=lambda other: (other - lane.number) % core.settings.lanes):
-            taken = {block.stream: block.count for block in fed.blocks}
             for stream, after in fed.cursors:
-                left[stream] = after, left[stream][1] - taken.get(stream, 0)
+                left[stream] = after, ends[stream].position - after.position
             rest = [(stream, start, count) for stream, (start, count) in left.items() if count > 0]
             if not rest:
                 break
             shares = self._shares(rest, state, limit, at, streams)
-            found = self._fed(number, shares, state, fed.blocks[-1].end, ends, gaps)
+            found = self._fed(number, shares, limit, state, fed.blocks[-1].end, ends, gaps)
             if found is None or not found.blocks:
                 break
             events.append(found)
@@ -228,12 +234,7 @@ class Feeder:
         share = max(1, size // len(streams))
         return [(stream, cursor, min(count, share)) for stream, cursor, count in streams]
 
-    def _block(
-        self, lane: int, stream: Stream, start: StreamCursor, count: int, ticket: int, state: FeedState
-    ) -> tuple[EntryBlock | None, StreamCursor]:
-        entries, after = self._core.source.read(stream, start, count)
-        if not entries:
-            return None, after
+    def _block(self, lane: int, stream: Stream, entries: list[Entry], ticket: int, state: FeedState) -> EntryBlock:
         priority = bucket = 0
         keys: tuple[int, ...] = ()
         ready: tuple[int, ...] = ()
@@ -245,7 +246,7 @@ class Feeder:
         if self._core.keyed:
             keys = tuple(key_hash(entry, self._core.settings.key) for entry in entries)
         begin = self._core.source.start_of(stream, entries[0])
-        return EntryBlock(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready), after
+        return EntryBlock(ticket, len(entries), stream, begin, state.epoch, priority, bucket, keys, ready)
 
     def _consumed(self, state: FeedState) -> list[FeedEvent]:
         """The lanes that have blocks in their own logs which the feed still has, as far as is known here. The latest

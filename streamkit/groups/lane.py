@@ -68,13 +68,15 @@ class Dead(NamedTuple):
 
 
 class Open:
-    """A block that is not finished: its fresh entries begin at ticket `next`, and `left` are not finished."""
+    """A block that is not finished, from ticket `first` to before `end`: its fresh entries begin at ticket `next`, and
+    `left` are not finished. A fresh entry that vanishes divides it."""
 
-    __slots__ = ("block", "end", "left", "next")
+    __slots__ = ("block", "end", "first", "left", "next")
 
-    def __init__(self, block: EntryBlock, next: int, left: int) -> None:
+    def __init__(self, block: EntryBlock, next: int, left: int, first: int, end: int) -> None:
         self.block = block
-        self.end = block.end
+        self.first = first
+        self.end = end
         self.next = next
         self.left = left
 
@@ -101,6 +103,8 @@ class _Saved(msgspec.Struct, array_like=True):
     doubted: list[Range] = []
     alone: list[Range] = []
     errors: list[tuple[int, str, list[Range]]] = []
+    parts: list[Range] = []
+    """The first ticket of each of `blocks`, and its end; empty: they are whole."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -127,7 +131,7 @@ class LaneState:
         self.acked = 0
         self.blocks: dict[int, Open] = {}
         self.order: list[int] = []
-        """The keys of `blocks`."""
+        """The keys of `blocks`, whose order is the same."""
         self.pending: dict[int, Lot] = {}
         self.waiting: dict[int, Wait] = {}
         self.dead: dict[int, Dead] = {}
@@ -221,7 +225,9 @@ class LaneState:
             left = block.count if not self.keyed else len(list(own))
             if not left:
                 continue
-            self.blocks[block.ticket] = Open(block, block.end if self.keyed or block.ready else block.ticket, left)
+            self.blocks[block.ticket] = Open(
+                block, block.end if self.keyed or block.ready else block.ticket, left, block.ticket, block.end
+            )
             insort(self.order, block.ticket)
             for ticket, ready in zip(range(block.ticket, block.end), block.ready, strict=False):
                 self.waiting[ticket] = Wait(ready, 0)
@@ -330,11 +336,21 @@ class LaneState:
                     size = next((at for at in range(1, size) if first + at in self.redriven), size)
                 if found.next >= first:
                     found.next = max(found.next, first + size)
+                else:
+                    self._divide(found, first, first + size)
                 found.left -= size
                 if found.left <= 0:
-                    del self.blocks[found.block.ticket]
-                    self.order.remove(found.block.ticket)
+                    del self.blocks[found.first]
+                    self.order.remove(found.first)
                 first += size
+
+    def _divide(self, found: Open, first: int, end: int) -> None:
+        """Let fresh entries that are not the next ones be the last of their block; those after them are another."""
+        if end < found.end:
+            self.blocks[end] = Open(found.block, end, found.end - end, end, found.end)
+            insort(self.order, end)
+            found.left -= found.end - end
+        found.end = first
 
     def _unqueue(self, ticket: int) -> None:
         key = self.keys.pop(ticket, None)
@@ -394,6 +410,7 @@ class LaneState:
                 self.gone.append(ticket)
             if dead is None:
                 self._finish([(ticket, 1)])
+        self.blocks = {ticket: self.blocks[ticket] for ticket in self.order}
 
     def _trim(self, location: Location) -> None:
         self.acked += 1
@@ -459,6 +476,7 @@ class LaneState:
                 ranges_of(self.doubted),
                 ranges_of(self.alone),
                 [(attempt, error, ranges_of(tickets)) for (attempt, error), tickets in errors.items()],
+                [(found.first, found.end) for found in self.blocks.values()],
             )
         )
 
@@ -466,7 +484,11 @@ class LaneState:
         saved = _decoder.decode(data)
         self.now, self.epoch, self.reached, self.lots = saved.now, saved.epoch, saved.reached, saved.lots
         self.bucket, self.holder, self.acked = saved.bucket, saved.holder, saved.acked
-        self.blocks = {block.ticket: Open(block, next, left) for block, next, left in saved.blocks}
+        parts = saved.parts or [(block.ticket, block.end) for block, _, _ in saved.blocks]
+        self.blocks = {
+            part[0]: Open(block, next, left, *part)
+            for (block, next, left), part in zip(saved.blocks, parts, strict=True)
+        }
         self.order = sorted(self.blocks)
         self.pending, self.held = {}, {}
         for fields, ranges in saved.pending:

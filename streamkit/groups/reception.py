@@ -42,8 +42,8 @@ class _Claimer(Consumer):
                 return True
         return self._core.lone_is_due(self.claimant)
 
-    def _claim(self, lane: Lane, limit: int, auto_ack: bool) -> list[Delivery]:
-        return self._core.claim(lane, self.claimant, limit, auto_ack=auto_ack, idle=self._is_idle())
+    def _claim(self, lane: Lane, limit: int, auto_ack: bool, *, feeds: str = "") -> list[Delivery]:
+        return self._core.claim(lane, self.claimant, limit, auto_ack=auto_ack, idle=self._is_idle(), feeds=feeds)
 
 
 class Reception:

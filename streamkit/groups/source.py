@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 
 from ..checksum import crc32
 from ..gaps import Gap
@@ -30,6 +31,7 @@ BLOCK = 1000
 """Entries that are handed to a lane at once, at most."""
 _BLOCK_BYTES = 4 << 20
 _KEPT = 64
+"""Pages of `BLOCK` positions each, whose entries are kept."""
 _AHEAD = 128
 
 
@@ -72,6 +74,8 @@ class Source:
         self._mark: tuple[object, ...] = ()
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[Stream, int], dict[int, Entry]] = OrderedDict()
+        """Entries by (stream, page) and position."""
+        self._kept_bytes = 0
         self._read: dict[Stream, list[Entry]] = {}
         """The latest that was read of each partition at once: more than a block, where transactions are large."""
 
@@ -128,30 +132,37 @@ class Source:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, stream: Stream, start: StreamCursor, count: int) -> tuple[list[Entry], StreamCursor]:
-        """Read at most `count` entries without a gap between them, from `start` or the first existing one after it.
-        Also returns the place where the stream continues. The first is at `position_of(…)`."""
-        entries: list[Entry] = []
+    def read(
+        self, stream: Stream, start: StreamCursor, count: int, most: int
+    ) -> tuple[list[list[Entry]], StreamCursor]:
+        """Read at most `count` entries from `start` on, in at most `most` lists: a list ends where entries are missing.
+        Also returns the place where the stream continues. An entry is at `position_of(…)`."""
+        lists: list[list[Entry]] = []
+        read: dict[int, Entry] = {}
         size, expected = 0, -1
         left = self._left_at(stream, start.position)
         mark = self._mark
-        for entry in left or self._walk(stream, start):
+        rest = self._walk(stream, self._after(stream, left[-1]) if left else start)
+        for entry in chain(left, rest):
             position = self.position_of(stream, entry)
-            if entries and position != expected:
-                break
-            entries.append(entry)
+            if position != expected:
+                if len(lists) == most:
+                    break
+                lists.append([])
+            lists[-1].append(entry)
+            read[position] = entry
             expected = position + 1
             size += len(entry.payload)
-            if len(entries) >= count or size >= _BLOCK_BYTES:
+            if len(read) >= count or size >= _BLOCK_BYTES:
                 break
-        if not entries:
-            return [], start
-        first = self.position_of(stream, entries[0])
-        self._keep((stream, first), dict(enumerate(entries, first)), mark)
+        self._keep(stream, read, mark)
+        return lists, self._after(stream, lists[-1][-1]) if lists else start
+
+    def _after(self, stream: Stream, entry: Entry) -> StreamCursor:
         if isinstance(stream, str):
-            return entries, StreamCursor(expected)
-        place = Place.after(entries[-1])
-        return entries, StreamCursor(place.position, place.number, place.index)
+            return StreamCursor(entry.sequence + 1)
+        place = Place.after(entry)
+        return StreamCursor(place.position, place.number, place.index)
 
     def start_of(self, stream: Stream, entry: Entry) -> StreamCursor:
         if isinstance(stream, str):
@@ -171,8 +182,8 @@ class Source:
         read = self._read.get(stream)
         if not read:
             return []
-        at = position - self.position_of(stream, read[0])
-        return read[at:] if 0 < at < len(read) and self.position_of(stream, read[at]) == position else []
+        at = bisect_left(read, position, key=lambda entry: self.position_of(stream, entry))
+        return read[at:] if at else []
 
     def _walk(self, stream: Stream, start: StreamCursor) -> Iterator[Entry]:
         if isinstance(stream, str):
@@ -185,34 +196,49 @@ class Source:
                     self._read[stream] = entries
             yield from entries
 
-    def _keep(self, block: tuple[Stream, int], entries: dict[int, Entry], mark: tuple[object, ...]) -> None:
-        """Keep entries of a block, unless something was removed since they were read. `mark`: that of before."""
+    def _keep(self, stream: Stream, entries: dict[int, Entry], mark: tuple[object, ...]) -> None:
+        """Keep entries, unless something was removed since they were read. `mark`: that of before."""
         with self._lock:
             if mark is not self._mark:
                 return
-            self._kept[block] = {**self._kept.pop(block, {}), **entries}
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            for position, entry in entries.items():
+                name = stream, position // BLOCK
+                page = self._kept.get(name)
+                if page is None:
+                    page = self._kept[name] = {}
+                if position not in page:
+                    page[position] = entry
+                    self._kept_bytes += len(entry.payload)
+            while len(self._kept) > _KEPT or self._kept_bytes > _KEPT * _BLOCK_BYTES:
+                _, page = self._kept.popitem(last=False)
+                self._kept_bytes -= sum([len(entry.payload) for entry in page.values()])
 
     def load(self, locations: Iterable[Location]) -> list[Entry | None]:
         """The entries at `locations`, None for those that are not there any more."""
         wanted = list(locations)
         self._drop_removed()
         found: list[Entry | None] = [None] * len(wanted)
-        missing: dict[tuple[Stream, StreamCursor], list[int]] = {}
-        block: dict[int, Entry] | None = None
+        missing: dict[Stream, list[int]] = {}
+        page: dict[int, Entry] | None = None
         last: tuple[Stream, int] | None = None
         for at, location in enumerate(wanted):
-            name = (location.stream, location.start.position)
+            name = (location.stream, location.position // BLOCK)
             if name != last:
-                block, last = self._kept.get(name), name
-            entry = block.get(location.position) if block is not None else None
+                page, last = self._kept.get(name), name
+            entry = page.get(location.position) if page is not None else None
             if entry is None:
-                missing.setdefault((location.stream, location.start), []).append(at)
+                missing.setdefault(location.stream, []).append(at)
             else:
                 found[at] = entry
-        for (stream, start), places in missing.items():
-            self._fetch(stream, start, {wanted[at].position: at for at in places}, found)
+        for stream, places in missing.items():
+            places.sort(key=lambda at: wanted[at].position)
+            near: list[int] = []
+            for at in places:
+                if near and wanted[at].position - wanted[near[-1]].position > BLOCK:
+                    self._fetch(stream, near, wanted, found)
+                    near = []
+                near.append(at)
+            self._fetch(stream, near, wanted, found)
         return found
 
     def look(self) -> None:
@@ -232,16 +258,18 @@ class Source:
             self._mark = mark
             with self._lock:
                 self._kept.clear()
+                self._kept_bytes = 0
                 self._read.clear()
 
     def _refresh(self) -> list[Place]:
         self._looked = inner(self._store).clock.monotonic()
         return ends(self._store, self.space)
 
-    def _fetch(self, stream: Stream, start: StreamCursor, places: dict[int, int], found: list[Entry | None]) -> None:
-        """Read the entries of one block that are not cached. Their neighbours from the same read are cached: they are
-        wanted next."""
-        first, last, mark = min(places), max(places), self._mark
+    def _fetch(self, stream: Stream, near: list[int], wanted: list[Location], found: list[Entry | None]) -> None:
+        """Read entries that are not cached: those `wanted` at `near`, in order. Their neighbours from the same read are
+        cached: they are wanted next."""
+        start, first, last = wanted[near[0]].start, wanted[near[0]].position, wanted[near[-1]].position
+        mark = self._mark
         if isinstance(stream, int):
             self._refresh()
             lists = read_from(self._store, self.space, Place(stream, start.number, start.index, start.position))
@@ -251,14 +279,13 @@ class Source:
         for entries in lists:
             for entry in entries:
                 position = self.position_of(stream, entry)
-                if first <= position < start.position + BLOCK:
+                if first <= position < last + BLOCK:
                     read[position] = entry
             if position >= last:
                 break
-        for position, at in places.items():
-            found[at] = read.get(position)
-        if read:
-            self._keep((stream, start.position), read, mark)
+        for at in near:
+            found[at] = read.get(wanted[at].position)
+        self._keep(stream, read, mark)
 
     def trimmed_after(self, stream: Stream, start: StreamCursor, end: StreamCursor) -> int:
         """The number of entries from `start` on that were trimmed or have expired, as far as a look at floors tells.

@@ -280,13 +280,14 @@ class LaneModel(RuleBasedStateMachine):
             ticket = self.tickets[number]
             self.tickets[number] = Ticket(ticket.key, ticket.priority, "waiting", until=self.at)
 
-    @precondition(lambda self: self.live())
+    @precondition(lambda self: self.tickets)
     @rule(data=st.data(), trimmed=st.booleans())
     def vanish(self, data: st.DataObject, trimmed: bool) -> None:
-        """Let an entry of the source vanish."""
-        number = data.draw(st.sampled_from(self.live()))
-        self.write(Vanished([(number, 1)], trimmed))
-        del self.tickets[number]
+        """Let entries of the source vanish, in any state."""
+        numbers = data.draw(st.lists(st.sampled_from(sorted(self.tickets)), unique=True, min_size=1, max_size=5))
+        self.write(Vanished(ranges_of(numbers), trimmed))
+        for number in numbers:
+            del self.tickets[number]
 
     @rule(chance=st.integers(0, 9))
     def reset(self, chance: int) -> None:

@@ -20,6 +20,10 @@ def put(store: Any, count: int) -> None:
     store.produce("orders", "a", [Record(b"%d" % number) for number in range(1, count + 1)])
 
 
+def requests(store: Any) -> int:
+    return sum(count for name, count in store.statistics().requests.items() if "bytes" not in name)
+
+
 def done(group: Group, consumer: Any) -> list[int]:
     found = []
     while deliveries := consumer.receive(100):
@@ -73,6 +77,70 @@ def test_a_consumer_gets_past_more_removed_entries_than_its_lane_has(subject: Su
             consumer.ack(delivery)
         assert done(group, consumer) == list(range(1491, 1501))
     assert (group.status().lag, group.status().unread) == (0, 0)
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+@pytest.mark.parametrize("mode", ["shared", "exclusive", "key_shared"])
+@pytest.mark.parametrize("received", [0, 20])
+def test_a_call_gets_its_limit_where_every_second_entry_was_erased(
+    subject: Subject, received: int, mode: str, segments: list[str] | None
+) -> None:
+    """`received`: from the lane that then has some of the erased entries."""
+    store: Any = subject.store
+    store.produce("orders", "a", [Record(b"x", {"odd": str(number % 2)}) for number in range(1, 1001)])
+    group = store.group("orders", "billing", mode=mode, segments=segments)
+    with group.consumer(linger=60) as consumer:
+        for delivery in consumer.receive(received) if received else ():
+            consumer.ack(delivery)
+        store.erase("orders", metadata={"odd": "0"})
+        found: list[list[int]] = []
+        before = requests(store)
+        while deliveries := consumer.receive(60):
+            for delivery in deliveries:
+                consumer.ack(delivery)
+            found.append([delivery.entry.sequence for delivery in deliveries])
+        assert [sequence for some in found for sequence in some] == list(range(received + 1, 1001, 2))
+        # In key_shared a call takes from one lane, which is emptied before it gets more.
+        assert len(found) <= (12 if mode == "key_shared" else 9), "it took more calls than 500 entries need"
+        assert (requests(store) - before) / len(found) < 30
+    assert (group.status().lag, group.status().acked) == (0, len([*range(received + 1, 1001, 2)]) + received)
+
+
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_entries_between_erased_ones_come_once_to_each_of_several_processes(
+    subject: Subject, segments: list[str] | None
+) -> None:
+    store: Any = subject.store
+    store.produce("orders", "a", [Record(b"x", {"third": str(number % 3)}) for number in range(1, 1501)])
+    store.group("orders", "billing", segments=segments)
+    found: list[int] = []
+    consumers = [subject.stranger().group("orders", "billing").consumer(linger=60) for _ in range(3)]
+    for round in range(100):
+        if round == 2:
+            store.erase("orders", metadata={"third": "0"})
+        some = [delivery for consumer in consumers for delivery in consumer.receive(20)]
+        for delivery in some:
+            consumers[[each.session for each in consumers].index(delivery.session)].ack(delivery)
+        found += [delivery.entry.sequence for delivery in some]
+        if round > 2 and not some:
+            break
+    for consumer in consumers:
+        consumer.close()
+    assert len(set(found)) == len(found)
+    assert [sequence for sequence in sorted(found) if sequence % 3] == [each for each in range(1, 1501) if each % 3]
+    assert store.group("orders", "billing").status().lag == 0
+
+
+def test_a_lane_whose_entries_are_all_to_come_alone_gets_past_removed_ones(subject: Subject) -> None:
+    store: Any = subject.store
+    put(store, 150)
+    group = store.group("orders", "billing", max_deliveries=1, ack_timeout=0.2)
+    group.consumer("killed").receive(145)
+    store.erase("orders", "a", first=1, last=140)
+    time.sleep(0.3)
+    with group.consumer() as consumer:
+        assert sorted(done(group, consumer)) == list(range(141, 151))
+    assert (group.status().lag, group.status().dead) == (0, 0)
 
 
 @pytest.mark.parametrize("segments", [None, ["a"]])
