@@ -485,7 +485,7 @@ class Store:
             committer.commit(Request((), control=Control(changed=changed)))
 
     def delete_space(self, space: str) -> None:
-        """Remove a space with all its entries and its archive. A missing space is no error.
+        """Remove a space with all its entries, its archive and its groups. A missing space is no error.
 
         A space of the same name that is created later is another space: offsets of this one raise InvalidOffset there.
         Processes that have the space open get StoreClosed or CorruptData, and must open the store again. If the call is
@@ -506,18 +506,21 @@ class Store:
             partitions = self._damaged_partitions(space)
         self._delete(space, partitions)
 
-    def _delete(self, space: str, partitions: list[Partition]) -> None:
+    def _delete(self, space: str, partitions: list[Partition], is_over: Callable[[], bool] | None = None) -> None:
+        from .groups.forget import delete_groups
         from .removing.imports import has_import, remove_import
         from .removing.space import delete_space, has_remains
 
         if partitions:
             archived = any(partition.head.archived for partition in partitions)
 
-            def delete_archive() -> None:
+            def delete_rest() -> None:
                 if archived or self._shared.has_archive(space):
                     self._shared.delete_archive(space)
+                if not isinstance(space, InternalName):
+                    delete_groups(self, space, partitions[0].settings.incarnation)
 
-            delete_space(self._backend, space, partitions, delete_archive)
+            delete_space(self._backend, space, partitions, delete_rest, is_over)
         elif has_remains(self._backend, space):
             delete_space(self._backend, space, self._damaged_partitions(space), lambda: None)
         else:
@@ -525,6 +528,8 @@ class Store:
                 remove_import(self._backend, space)
             if self._shared.has_archive(space):
                 self._shared.delete_archive(space)  # an archiver was at work longer than the deletion
+            if not isinstance(space, InternalName):
+                delete_groups(self, space)
         self._shared.forget_space(space)
 
     def _half_deleted(self, space: str) -> list[Partition]:
@@ -949,13 +954,13 @@ class Store:
         from .removing.copies import Copies
         from .removing.erase import finish
 
-        known = self._known(space)
-        if known is None:
-            return
         if space.startswith(internal_name("group")):
             from .groups.forget import clear_deleted
 
             clear_deleted(self, InternalName(space))
+        known = self._known(space)
+        if known is None:
+            return
         for committer in known.committers:
             partition = committer.partition
             partition.refresh()
@@ -1300,10 +1305,19 @@ def eraser_lease(store: Store, name: str, wait: float) -> Lease:
     return store._eraser_lease(name, wait)
 
 
-def complete_deletion(store: Store, space: str) -> None:
-    """Complete the interrupted deletion of a space that raises StoreClosed; look for it again if there is none."""
-    store._complete_deletion(space)
+def complete_deletion(store: Store, space: str) -> bool:
+    """Complete the interrupted deletion of a space that raises StoreClosed, and forget the space. False if no deletion
+    was interrupted."""
+    completed = store._complete_deletion(space)
     store._shared.forget_space(space)
+    return completed
+
+
+def delete_if(store: Store, space: InternalName, is_over: Callable[[], bool]) -> None:
+    """Delete an internal space, if `is_over` is true when its log ends. It is called several times."""
+    partitions = list(store._shared.unread_partitions(space))
+    if partitions and is_over():
+        store._delete(space, partitions, is_over)
 
 
 def append_expected(store: Store, space: str, segment: str, payload: bytes, expected: int) -> None:

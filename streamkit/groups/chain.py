@@ -27,7 +27,7 @@ from ..errors import (
 from ..model import Entry, Record
 from ..names import InternalName, partition_of
 from ..places import entries_after, look_at
-from ..store import Store, append_expected
+from ..store import Store, append_expected, inner
 from ..warn import warn
 from .events import NEWEST
 
@@ -85,7 +85,10 @@ def _newest_tag(data: bytes) -> int:
 
 
 class ChainDeleted(PermanentError):
-    """The group was deleted, and another process has removed the segments of its lanes."""
+    """The group was deleted, and the segments of its lanes were removed, or its internal space was."""
+
+    def __init__(self) -> None:
+        super().__init__("the group was deleted: create it again")
 
 
 class Chain(Generic[S, B]):
@@ -124,6 +127,8 @@ class Chain(Generic[S, B]):
         self._heard = clock.monotonic()
         self._applying = False
         """Under the lock: True if a thread was stopped while it applied a record."""
+        self._incarnation: bytes | None = None
+        """The internal space's, when it was first read; empty if it did not exist."""
 
     def renew(self) -> None:
         """Reload the state if a thread was stopped while it applied a record. Call it under the lock, before a
@@ -148,6 +153,8 @@ class Chain(Generic[S, B]):
             before: int | None = self.sequence if self.loaded else None
             while True:
                 last, self._snapshot_at = look_at(self._store, self.space, (self.segment, self._snapshots))
+                if not self.is_there():
+                    raise ChainDeleted
                 try:
                     if not self.loaded:
                         self._load(self._snapshot_at)
@@ -159,12 +166,21 @@ class Chain(Generic[S, B]):
                 except EntriesRemoved:
                     self.loaded = False  # other processes are further, and the records in between are in their snapshot
 
+    def is_there(self) -> bool:
+        """False if the internal space was deleted since it was first read, as far as is known, and perhaps made again.
+        Then a record must not be written: it would make the space, or go into another one."""
+        found, _ = inner(self._store).look_up(self.space, None)
+        incarnation = found.settings.incarnation if found is not None else b""
+        if self._incarnation is None:
+            self._incarnation = incarnation
+        return incarnation == self._incarnation
+
     def _load(self, snapshot: int) -> None:
         state, sequence = self._make(None), 0
         if snapshot:
             entry = next(entries_after(self._store, self.space, self._snapshots, snapshot - 1), None)
             if entry is None:
-                raise ChainDeleted("the group was deleted: create it again")
+                raise ChainDeleted
             saved = self._decoded(_snapshots.decode, entry.payload, entry)
             if not 1 <= saved.version <= _VERSION:
                 raise self._newer(entry, f"snapshot version {saved.version}")
@@ -216,6 +232,8 @@ class Chain(Generic[S, B]):
         it is raised. OutcomeUnknown if the storage does not tell whether it was written.
         """
         with self.lock:
+            if not self.is_there():
+                raise ChainDeleted
             batch = self._batch(at, urandom(8), events)  # type: ignore[call-arg]
             payload = _encoder.encode(batch)
             expected = self.sequence

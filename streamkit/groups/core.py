@@ -166,7 +166,7 @@ class Core:
     def check(self) -> None:
         """Raise PermanentError if the group is gone."""
         state = self.feed.state
-        if state.deleted or state.created != self.generation:
+        if state.deleted or state.created != self.generation or not self.feed.is_there():
             raise PermanentError(f"the group was deleted: create it again with store.group({self.space!r}, …)")
         inner(self.store)
         if not self.source.is_same(state.incarnation):
@@ -232,7 +232,7 @@ class Core:
         state = self.feed.state
         if state.deleted or state.created != self.generation or self.shared.closed:
             return True
-        return not self.source.is_same(state.incarnation)
+        return not self.source.is_same(state.incarnation) or not self.feed.is_there()
 
     def look_at_feed(self) -> bool:
         """Read the new records of the feed. If a look is a network request, one in a part of ack_timeout is enough.

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ..errors import SequenceMismatch, StoreClosed
+from ..errors import UNREADABLE, SequenceMismatch
 from ..log.segments import all_segments
 from ..names import InternalName
-from ..store import Store, inner
+from ..store import Store, delete_if, inner
+from ..warn import warn
 from .chain import ChainDeleted
-from .core import Core, feed_chain
+from .core import Core
 from .events import LaneEvent
 from .feed import FeedState
-from .group import cores_of, is_of_space
+from .group import cores_of, feed_of, internals_of, is_of_space
 from .lane import LaneState
 
-__all__ = ["clear_deleted", "forget_failures"]
+__all__ = ["clear_deleted", "delete_groups", "forget_failures"]
 
 _LANE = re.compile(r"\{lane-\d+\.(\d+)~")
 """The name of a lane's segments: its number, and how many groups of this name had been made by then."""
@@ -41,33 +42,55 @@ def forget_failures(store: Store, space: str) -> Iterator[tuple[InternalName, li
                 yield core.internal, names
 
 
+def delete_groups(store: Store, space: str, incarnation: bytes | None = None) -> None:
+    """Delete the groups of a space that is being deleted, with their internal spaces. `incarnation`: the space's; None
+    if it does not exist. The groups of a later space stay."""
+
+    def is_over(state: FeedState) -> bool:
+        if state.space != space:
+            return False
+        if incarnation is None:
+            return not state.incarnation or _is_gone(store, state)
+        return state.incarnation <= incarnation
+
+    for internal in internals_of(store, space):
+        try:
+            _delete_if(store, internal, is_over)
+        except UNREADABLE as error:
+            warn("a group of space %r is not deleted: %s", space, error, store=store.id, space=space)
+
+
 def clear_deleted(store: Store, internal: InternalName) -> None:
-    """Delete the lanes of groups that were deleted, or whose space was. They may still hold the texts of failures."""
+    """Delete the internal space of a group if the group's space was deleted, and else the lanes of groups that were
+    deleted. They may still hold the texts of failures."""
+    _delete_if(store, internal, lambda state: _is_gone(store, state))
     # The lanes come first: the feed then knows the group of each of them.
     lanes = [(segment, int(found[1])) for segment in store.get_segments(internal) if (found := _LANE.match(segment))]
     if not lanes:
         return
-    feed = feed_chain(store, internal)
-    feed.catch_up()
-    last = feed.state.created if _is_over(store, feed.state) else feed.state.created - 1
+    state = feed_of(store, internal).state
     for segment, made in lanes:
-        if made <= last:
+        if made < state.created or state.deleted:
             store.delete_segment(internal, segment)
 
 
-def _is_over(store: Store, state: FeedState) -> bool:
-    """True if the group was deleted, or its space was."""
-    if state.deleted or is_of_space(store, state, headless=True):
-        return state.deleted
+def _delete_if(store: Store, internal: InternalName, is_over: Callable[[FeedState], bool]) -> None:
+    delete_if(store, internal, lambda: is_over(feed_of(store, internal).state))
+
+
+def _is_gone(store: Store, state: FeedState) -> bool:
+    """True if the space of the group was deleted. A group that was made before its space waits for it."""
+    if not state.created or is_of_space(store, state, headless=True):
+        return False
     shared = inner(store)
-    found, _ = shared.look_up(state.space, None, headless=True)
-    if found is None:
-        return not shared.exists(state.space)  # if it does, its head is lost, and a repair brings it back
     try:
-        found.partitions[0].refresh()
-    except StoreClosed:
-        return False  # this process has the deleted space open: the group may be of the next one
-    return True
+        # As it is now: this process may have an earlier space of the name open.
+        first = next(shared.unread_partitions(state.space), None)
+    except UNREADABLE:
+        return False
+    if first is None:
+        return not shared.exists(state.space)  # if it does, its head is lost, and a repair brings it back
+    return bool(state.incarnation) and first.settings.incarnation != state.incarnation
 
 
 def _forget(core: Core) -> None:

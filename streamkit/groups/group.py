@@ -17,7 +17,7 @@ from ..lexkey import LexKey
 from ..model import Entry
 from ..names import InternalName, check_name, internal_name
 from ..places import Place, offset_of
-from ..store import Store, inner
+from ..store import Store, complete_deletion, inner
 from .chain import Chain, ChainDeleted
 from .consumer import Consumer
 from .core import Core, Lane, feed_chain, is_pending
@@ -131,13 +131,27 @@ def _core(store: Store, internal: InternalName, space: str) -> Core | None:
         core = opened.core
         if core is not None and core.pid == os.getpid() and not core.is_stale():
             return core
-        if shared.look_up(internal, None)[0] is None:
-            return None
-        # The handle outlives that of the caller: consumers of other handles share the core.
-        core = Core(_own_handle(store), space, internal)
-        if not core.is_stale() and core.generation:
+
+        def make() -> Core | None:
+            if shared.look_up(internal, None)[0] is None:
+                return None
+            # The handle outlives that of the caller: consumers of other handles share the core.
+            return Core(_own_handle(store), space, internal)
+
+        core = _reopened(store, internal, make)
+        if core is not None and not core.is_stale() and core.generation:
             opened.core = core
         return core
+
+
+def _reopened(store: Store, internal: InternalName, make: Callable[[], T]) -> T:
+    """Return what `make` returns. If the internal space was deleted, call `make` again for the one that follows it."""
+    try:
+        return make()
+    except StoreClosed:
+        if not complete_deletion(store, internal) and not inner(store).exists(internal):
+            raise
+        return make()
 
 
 def _own_handle(store: Store) -> Store:
@@ -205,9 +219,7 @@ def queue_names(store: Store, group: str) -> list[str]:
     """The names of the queues of a store, in order. `group`: the name of a queue's only group."""
     found = []
     for internal in inner(store).internal_names("group"):
-        feed = feed_chain(store, internal)
-        feed.catch_up()
-        state = feed.state
+        state = feed_of(store, internal).state
         if state.name == group and state.settings.queue and is_of_space(store, state):
             found.append(state.space)
     return sorted(found)
@@ -226,14 +238,27 @@ def cores_of(store: Store, space: str) -> Iterator[Core]:
 
 def _feeds(store: Store, space: str) -> Iterator[tuple[InternalName, FeedState]]:
     """Yield the internal space and the feed of each group of a space."""
-    prefix, digests = internal_name("group", space) + "\x1f", internal_name("group") + "\x1f\x1d"
-    for internal in inner(store).internal_names("group"):
-        if not internal.startswith((prefix, digests)):
-            continue
-        feed: Chain[FeedState, FeedBatch] = feed_chain(store, internal)
+    for internal in internals_of(store, space):
+        state = feed_of(store, internal).state
+        if state.space == space:
+            yield internal, state
+
+
+def internals_of(store: Store, space: str) -> list[InternalName]:
+    """The internal spaces that may be those of a space's groups: a long name does not tell the space."""
+    names = internal_name("group", space) + "\x1f", internal_name("group") + "\x1f\x1d"
+    return [internal for internal in inner(store).internal_names("group") if internal.startswith(names)]
+
+
+def feed_of(store: Store, internal: InternalName) -> Chain[FeedState, FeedBatch]:
+    """The feed of an internal space that the storage lists. This process may know an earlier one of its name."""
+
+    def make() -> Chain[FeedState, FeedBatch]:
+        feed = feed_chain(store, internal)
         feed.catch_up()
-        if feed.state.space == space:
-            yield internal, feed.state
+        return feed
+
+    return _reopened(store, internal, make)
 
 
 class Group:

@@ -8,7 +8,7 @@ it would believe that it had committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
@@ -32,13 +32,14 @@ _MARGIN = 600.0
 """Seconds by which the clock of a process that made a space may be wrong."""
 
 
-def end_log(partition: Partition) -> list[bytes]:
+def end_log(partition: Partition, check: Callable[[], None] | None = None) -> list[bytes]:
     """End the log, unless it has ended. Returns the keys of the transactions that must stay.
 
-    It competes with the remaining writers for the next number.
+    It competes with the remaining writers for the next number. `check` is called before each attempt. It raises if the
+    log, as it is, must not end: then nothing is written.
     """
     first = _first_unseen(partition) if partition.remote else 1 << 62
-    last = _end(partition)
+    last = _end(partition, check)
     numbers = range(min(first, last), last)
     if numbers:
         # They are empty already where an earlier deletion was interrupted; again is fine.
@@ -92,13 +93,15 @@ def _first_unseen(partition: Partition) -> int:
     return 1 + max(head.cleared, reached(head.packed, since), reached(head.seen, since))
 
 
-def _end(partition: Partition) -> int:
+def _end(partition: Partition, check: Callable[[], None] | None) -> int:
     """Write the empty transaction after the last one, if it is not there. Returns its number."""
     for _ in attempts(partition.clock, _TRIES):
         try:
             number = partition.refresh() + 1
         except StoreClosed:
             return _last(partition)
+        if check is not None:
+            check()
         try:
             _put_end(partition, number, NEXT)
             return number

@@ -32,23 +32,42 @@ class _Replaced(Exception):
 
 
 def delete_space(
-    backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]
+    backend: Backend,
+    space: str,
+    partitions: Sequence[Partition],
+    delete_rest: Callable[[], None],
+    is_over: Callable[[], bool] | None = None,
 ) -> None:
     """The next call completes an interrupted one: the space exists until the end, and refuses writes.
 
     A damaged partition is removed too. Its log may get no end: then a process that has it open does not notice. Nothing
     is removed of a space of the same name that another process makes meanwhile.
+
+    `delete_rest` deletes what belongs to the space and is not in it. It is called when the space refuses writes, and
+    again before the space is gone. `is_over`: the space is deleted only if this is true of its first log's last
+    transaction. It is called after a look at the log.
     """
+
+    def check() -> None:
+        if is_over is not None and not is_over():
+            raise _Replaced
+
     with suppress(_Replaced):
-        _delete(backend, space, partitions, delete_archive)
+        _delete(backend, space, partitions, delete_rest, check)
     time.sleep(_LATER)
 
 
-def _delete(backend: Backend, space: str, partitions: Sequence[Partition], delete_archive: Callable[[], None]) -> None:
+def _delete(
+    backend: Backend,
+    space: str,
+    partitions: Sequence[Partition],
+    delete_rest: Callable[[], None],
+    check: Callable[[], None],
+) -> None:
     first = partitions[0]
-    kept = [_end(partition) for partition in partitions]
+    kept = [_end(first, check), *(_end(partition) for partition in partitions[1:])]
     _check_own(first)
-    delete_archive()
+    delete_rest()
     for partition, ends in reversed(list(zip(partitions, kept, strict=True))):
         damaged = ends is None or not _remove_rows(backend, first, partition, ends)
         if backend.limits.remote:
@@ -57,7 +76,7 @@ def _delete(backend: Backend, space: str, partitions: Sequence[Partition], delet
             # The catalog goes before the first head: a listed space without a head would read as a new one.
             _delete_row(backend, first, bytes(CATALOG), bytes(space_key(space)))
             _check_own(first)
-            delete_archive()  # an archiver may have been at work until now
+            delete_rest()  # an archiver may have been at work until now
         if damaged:
             _discard(backend, first, partition)
         else:
@@ -106,8 +125,8 @@ def has_remains(backend: Backend, space: str) -> bool:
         return True
 
 
-def _end(partition: Partition) -> set[bytes] | None:
-    """End the log; the keys of the transactions that stay. None if the log cannot be read."""
+def _end(partition: Partition, check: Callable[[], None] | None = None) -> set[bytes] | None:
+    """End the log; the keys of the transactions that stay. None if the log cannot be read. `check`: see `end_log`."""
     backend = partition.backend
     try:
         if not backend.limits.remote and isinstance(backend, Scrubs):
@@ -116,7 +135,7 @@ def _end(partition: Partition) -> set[bytes] | None:
             partition.read_head()
         known = partition.partition or partition.head_etag is not None
         if known and partition.settings.incarnation:
-            return set(end_log(partition))
+            return set(end_log(partition, check))
         warn("space %r has no head and is deleted, and processes that have it open may not notice", partition.space)
         return None
     except (StoreClosed, *UNREADABLE) as error:  # StoreClosed: another process deletes it at the same time
