@@ -249,6 +249,7 @@ def _of_one_bucket(state: LaneState, room: int, added: Sequence[EntryBlock]) -> 
 def _in_turn(buckets: dict[int, list[tuple[int, int]]], last: int, room: int) -> tuple[list[Range], int, int]:
     """A share of each bucket, beginning after the one that was served last."""
     found: list[Range] = []
+    latest: dict[int, int] = {}  # by bucket, where in `found` its latest range is
     while room and buckets:
         names = sorted(buckets, key=lambda bucket: (bucket <= last, bucket))
         share = max(1, room // len(names))
@@ -258,7 +259,12 @@ def _in_turn(buckets: dict[int, list[tuple[int, int]]], last: int, room: int) ->
             while rest and queued:
                 first, end = queued[0]
                 count = min(rest, end - first)
-                found.append((first, count))
+                at = latest.get(name)
+                if at is not None and sum(found[at]) == first:
+                    found[at] = (found[at][0], found[at][1] + count)
+                else:
+                    latest[name] = len(found)
+                    found.append((first, count))
                 rest -= count
                 room -= count
                 if first + count < end:
@@ -270,8 +276,7 @@ def _in_turn(buckets: dict[int, list[tuple[int, int]]], last: int, room: int) ->
                 del buckets[name]
             if not room:
                 break
-    # The entries of one bucket from several rounds are one range.
-    return _joined(found), last, room
+    return found, last, room
 
 
 def _joined(ranges: list[Range]) -> list[Range]:

@@ -34,6 +34,19 @@ def test_jobs_come_in_the_order_in_which_they_were_put(subject: Subject) -> None
     assert queue.status().acked == 5
 
 
+def test_jobs_of_one_key_come_in_order_when_jobs_of_another_lie_between_them(subject: Subject) -> None:
+    """`f` is served before `a`, and its jobs end where the second part of those of `a` begins."""
+    queue = subject.store.queue("emails", lanes=1)
+    queue.put_many([b"%d" % number for number in range(8)], key="a")
+    with queue.consumer() as consumer:
+        found = take(consumer, 1)
+        queue.put_many([b"other"] * 8, key="f")
+        time.sleep(0.3)
+        while some := take(consumer, 8):
+            found += some
+    assert [each for each in found if each != b"other"] == [b"%d" % number for number in range(8)]
+
+
 def test_higher_priorities_come_first_behind_any_number_of_others(subject: Subject) -> None:
     queue = subject.store.queue("emails")
     queue.put_many([b"low"] * 3000)
