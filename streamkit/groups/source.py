@@ -6,13 +6,14 @@ import re
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
 
 from ..checksum import crc32
 from ..gaps import Gap
 from ..lexkey import LexKey
+from ..log.segment_view import row_of
 from ..log.visible import floor_of
 from ..model import Entry
 from ..places import Place, ends, last_sequences, places_after, read_from, removal_mark, segments_there
@@ -217,6 +218,7 @@ class Source:
         """The entries at `locations`, None for those that are not there any more."""
         wanted = list(locations)
         self._drop_removed()
+        is_expired = self._expiry()
         found: list[Entry | None] = [None] * len(wanted)
         missing: dict[Stream, list[int]] = {}
         page: dict[int, Entry] | None = None
@@ -226,7 +228,7 @@ class Source:
             if name != last:
                 page, last = self._kept.get(name), name
             entry = page.get(location.position) if page is not None else None
-            if entry is None:
+            if entry is None or is_expired(entry):
                 missing.setdefault(location.stream, []).append(at)
             else:
                 found[at] = entry
@@ -240,6 +242,30 @@ class Source:
                 near.append(at)
             self._fetch(stream, near, wanted, found)
         return found
+
+    def _expiry(self) -> Callable[[Entry], bool]:
+        """A test of cached entries: a retention removes entries without a record in the log."""
+        known = inner(self._store).look_up(self.space)[0]
+        partitions = {
+            each.partition: each for each in (known.partitions if known is not None else ()) if each.retention
+        }
+        floors = {number: each.ask(floor_of).number for number, each in partitions.items()}
+        firsts: dict[str, int] = {}
+
+        def is_expired(entry: Entry) -> bool:
+            partition = partitions.get(entry.origin.partition)
+            if partition is None or partition.retention is None:
+                return False
+            if entry.trx.number < floors[partition.partition]:
+                return True
+            retention, segment = partition.retention, entry.segment
+            if retention.per == "space" or not (retention.max_entries or retention.max_bytes):
+                return False
+            if segment not in firsts:
+                firsts[segment] = partition.ask(row_of, segment).first_sequence
+            return entry.sequence < firsts[segment]
+
+        return is_expired
 
     def look(self) -> None:
         """Ask the storage if entries were removed."""

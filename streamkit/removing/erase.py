@@ -41,6 +41,10 @@ _AT_ONCE = 5000
 """Ranges that one transaction erases, at most."""
 _STEP = 10_000
 """Searched entries between two reports of progress."""
+_MANY = 100
+"""Segments of a partition from which on one read of all its entries may cost less than a read of each of them."""
+_EACH = 1000
+"""Entries that are read together in less time than one segment of the archive. On a service that is a request."""
 _WAIT = 60.0
 """Seconds to wait for an archiver."""
 
@@ -323,12 +327,8 @@ def _search(partition: Partition, wanted: _Wanted, progress: Progress | None) ->
     end = partition.refresh()
     pairs = wanted.metadata
 
-    sequences = wanted.sequences
-
     def matches(entry: Entry) -> bool:
-        if sequences is not None and entry.sequence not in sequences:
-            return False
-        return pairs is None or has_pairs(entry.metadata, pairs)
+        return wanted.covers(entry.sequence) and (pairs is None or has_pairs(entry.metadata, pairs))
 
     reported = 0
     required = RequiredText(text for pair in (pairs or {}).items() for text in pair)
@@ -346,7 +346,13 @@ def _batches(partition: Partition, wanted: _Wanted, end: int, required: Required
     if wanted.glob is None:
         yield from partition_batches(partition, (1, 0), end, Bounds(), required=required)
         return
-    yield from _of_segments(partition, _names(partition, wanted), wanted)
+    names = list(_names(partition, wanted))
+    if len(names) <= _MANY or len(names) * _EACH < partition.position:
+        yield from _of_segments(partition, names, wanted)
+        return
+    for batch in partition_batches(partition, (1, 0), end, Bounds()):
+        if wanted.takes(batch.entries[0].segment):
+            yield batch
 
 
 def _of_segments(partition: Partition, names: Iterable[str], wanted: _Wanted) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ import pytest
 from fix_stores import Subject
 
 from harness.source_reads import SourceReads
-from streamkit import Gap, Record
+from streamkit import Gap, Record, Retention
 from streamkit.errors import PermanentError
 from streamkit.groups import Group
 from streamkit.groups.source import Source
@@ -58,6 +58,26 @@ def test_what_was_trimmed_before_a_group_began_is_not_its_gap(subject: Subject) 
         with group.consumer() as consumer:
             assert done(group, consumer) == [4, 5, 6]
         assert group.status().gaps == ()
+
+
+@pytest.mark.parametrize(
+    "retention", [Retention(max_age=0.3, per="space"), Retention(max_age=0.3), Retention(max_entries=1)]
+)
+@pytest.mark.parametrize("segments", [None, ["a"]])
+def test_expired_entries_that_a_process_has_read_before_are_not_delivered(
+    subject: Subject, segments: list[str] | None, retention: Retention
+) -> None:
+    store: Any = subject.store
+    put(store, 20)
+    group = store.group("orders", "billing", segments=segments)
+    with group.consumer() as consumer:
+        consumer.receive(5)
+    store.set_retention("orders", retention)
+    time.sleep(0.4)
+    with group.consumer() as consumer:
+        assert done(group, consumer) == [20][: retention.max_entries or 0]
+    status = group.status()
+    assert (status.acked, status.lag, status.ready) == (20, 0, 0)
 
 
 @pytest.mark.parametrize("mode", ["shared", "exclusive", "key_shared"])

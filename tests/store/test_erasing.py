@@ -191,6 +191,39 @@ def test_the_search_by_metadata_finds_what_reading_all_finds(archived: bool, tmp
         assert not [entry for entry in store.consume_space("a") if entry.metadata == pairs]
 
 
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_glob_of_many_segments_is_one_read_of_the_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archived: bool
+) -> None:
+    if archived:
+        pytest.importorskip("deltalake")
+    with streamkit.connect(f"file://{tmp_path}") as client, client.store(uuid4()) as store:
+        for _ in range(3):
+            with store.transaction("a") as trx:
+                for number in range(120):
+                    trx.produce(f"user-{number}", [Record(b"1", {"who": str(number % 2)}), Record(b"2")])
+                    trx.produce(f"other-{number}", [Record(b"3")])
+            if archived:
+                store.archive("a")
+        store.trim("a", "user-7", before=3)
+
+        def one_by_one(*_: object) -> None:
+            raise AssertionError
+
+        monkeypatch.setattr("streamkit.removing.erase.segment_batches", one_by_one)
+        found = store.erase("a", "user-*", first=2, last=4, metadata={"who": "1"}, dry_run=True)
+        assert (found.entries, found.segments) == (60, 60)
+        report = store.erase("a", "user-*", first=2, last=4)
+        assert (report.entries, report.segments, report.hidden) == (119 * 3 + 2, 120, 1)
+        monkeypatch.undo()
+        left = [entry.sequence for entry in store.consume_segment("a", "user-8")]
+        assert left == [1, 5, 6]
+        assert [entry.sequence for entry in store.consume_segment("a", "user-7")] == [5, 6]
+        assert store.erase("a", "user-*").entries == 119 * 3 + 2
+        assert {entry.payload for entry in store.consume_space("a")} == {b"3"}
+        assert len(list(store.consume_space("a"))) == 360
+
+
 def test_maintain_goes_on_with_the_other_spaces_if_another_run_holds_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
