@@ -214,6 +214,34 @@ def test_erased_entries_in_a_row_are_one_gap_of_a_stream(served: Served, path: s
     assert [(gap["first_sequence"], gap["last_sequence"]) for gap in gaps] == [(1, 5)]
 
 
+@pytest.mark.parametrize("path", ["spaces/s/entries", "entries?space=s", ENTRIES])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_gaps_between_entries_are_told_once_on_pages_and_streams(
+    served: Served, path: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page ends after an entry, so the next one begins with the gap after it."""
+    monkeypatch.setattr(cursors, "_ENTRIES", limit)
+    fill(served, 11)
+    served.store.erase("s", "a", sequences=[2, 4, 6, 8, 10])
+    events = served.events(path)
+    told = events.until("caught-up")
+    events.close()
+    streamed = [item for event in told for item in (event.data if event.name == "entries" else [event.data])][:-1]
+    paged: list[Any] = []
+    name = {"spaces/s/entries": "offset", ENTRIES: "after"}.get(path, "cursor")
+    query = f"{path}{'&' if '?' in path else '?'}"
+    while True:
+        page = served.ask("GET", f"{query}limit={limit}").json
+        paged += page["entries"]
+        if page["caught_up"]:
+            break
+        query = f"{path.partition('?')[0]}?{name}={page['next']}&"
+    for items in (streamed, paged):
+        assert [item["gap"]["first_sequence"] if "gap" in item else item["sequence"] for item in items] == [
+            *range(1, 12)
+        ]
+
+
 def test_gaps_of_one_space_are_not_told_again_on_each_page_of_several(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

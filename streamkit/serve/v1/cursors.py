@@ -46,7 +46,8 @@ def _events(items: Iterable[Item], id: str | None) -> bytes:
 
 
 def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
-    """The first items, and True if there are no more. The next page begins after the last entry: a gap has no place."""
+    """The first items, and True if there are no more. The next page begins after the last entry, because a gap has no
+    place. So a page ends with an entry if there are more."""
     items: list[Item] = []
     size = 0
     has_entry = False
@@ -55,6 +56,8 @@ def _page(entries: Iterable[Entry | Gap]) -> tuple[list[Item], bool]:
         size += len(items[-1].data)
         has_entry = has_entry or type(entry) is Entry
         if has_entry and (len(items) >= _ENTRIES or size >= _BYTES):
+            while type(items[-1].what) is Gap:
+                items.pop()
             return items, False
     return items, True
 

@@ -25,7 +25,8 @@ _Item = TypeVar("_Item", Gap, Entry | Gap)
 class Found:
     """The items of a page, their JSON, and True if there are no more by now.
 
-    In a space the next page begins after the last entry, because a gap has no offset. So a full page has an entry.
+    In a space the next page begins after the last entry, because a gap has no offset. So a full page has an entry, and
+    ends with one: the next page begins with the gaps after it.
     """
 
     __slots__ = ("caught_up", "items", "last", "out")
@@ -39,6 +40,7 @@ class Found:
         trx, name = None, TransactionName("", "", 0)
         for entry in joined(entries):
             if self.last is not None and (len(self.items) >= limit or size >= most):
+                self._end_with_entry()
                 return
             self.items.append(entry)
             if type(entry) is Gap:
@@ -47,6 +49,7 @@ class Found:
             size += len(entry.payload)
             if size > most and self.last is not None:
                 self.items.pop()
+                self._end_with_entry()
                 return
             if entry.trx is not trx:
                 trx = entry.trx
@@ -57,6 +60,11 @@ class Found:
             self.out.append(out)
             self.last = entry
         self.caught_up = True
+
+    def _end_with_entry(self) -> None:
+        while type(self.items[-1]) is Gap:
+            self.items.pop()
+            self.out.pop()
 
 
 def joined(entries: Iterable[_Item]) -> Iterator[_Item]:
