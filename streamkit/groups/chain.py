@@ -87,8 +87,8 @@ def _newest_tag(data: bytes) -> int:
 class ChainDeleted(PermanentError):
     """The group was deleted, and the segments of its lanes were removed, or its internal space was."""
 
-    def __init__(self) -> None:
-        super().__init__("the group was deleted: create it again")
+    def __init__(self, message: str = "the group was deleted: create it again") -> None:
+        super().__init__(message)
 
 
 class Chain(Generic[S, B]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import suppress
 from time import time
 from typing import Any
@@ -95,8 +96,10 @@ def test_a_process_that_has_the_group_open_makes_nothing_of_it_again(subject: Su
         with pytest.raises((PermanentError, StoreClosed)):
             consumer.receive()
     for use in (group.status, group.delete, group.receive, lambda: group.configure(ack_timeout=9.0)):
-        with pytest.raises((PermanentError, StoreClosed)):
+        with pytest.raises((PermanentError, StoreClosed)) as raised:
             use()
+        # It goes to another process, for example of a pool.
+        assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
     assert internal_spaces(subject) == []
 
 
