@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -75,10 +74,10 @@ _WIDE = 256
 """Parts of a transaction that take longer to encode than a look at the end of the log takes, on a disk."""
 _LOOKS = 2
 """Looks before a wide transaction is encoded that may find others' transactions, and lead to another plan."""
-_LET_IN = 0.001
-"""Seconds after which it has taken long to let callers in. A thread that computes keeps the interpreter for 5 ms."""
+_LET_IN = 0.003
+"""The most seconds to let callers in. A thread that computes keeps the interpreter for 5 ms."""
 _HASTE = 100
-"""The next commits that let no caller in, after that has taken long."""
+"""The next commits that let no caller in, after that has taken too long."""
 _HEARTBEAT = 0.1
 """Seconds after which a waiting thread checks that another one still leads."""
 
@@ -174,8 +173,10 @@ class Committer:
         """The request that leads while it is alive. Then any other may lead."""
         self._lone_leader = LoneLeader(Lock(), 0)
         """The leader of the last `commit_alone`. Only its thread takes it again: to make another one costs more."""
+        self._last_woken: Request | None = None
+        """The request of the last commit whose caller is the last one to be woken up."""
         self._haste = 0
-        """Commits before which no caller is let in, because that took long."""
+        """Commits before which no caller is let in, because that took too long."""
         self._flight: Flight | None = None
         """The transaction whose outcome is not known yet. Only the leading thread touches it."""
         self._submitted = False
@@ -230,8 +231,11 @@ class Committer:
                 pass  # the next leader has dropped it
             if queue and leads:
                 self._pass_on(request)
+            if self._last_woken is request:
+                self._last_woken = None
             if request.following is not None:
                 wake_first(request.following)
+                request.following = None  # the frame may live on in a traceback, and would keep all later requests
         if request.error is not None:
             raise request.error
         if leads or self.inbox is not None:
@@ -434,8 +438,8 @@ class Committer:
         elif own is not None and len(self._queue) == 1:
             requests = [own]
         else:
-            if self.inbox is None:
-                self._let_in()
+            if own is not None:
+                self._let_in(own)
             requests = self._take()
         if not requests:
             return
@@ -472,21 +476,27 @@ class Committer:
         for request, following in pairwise(waiting):
             request.following = following
         if waiting:
+            self._last_woken = waiting[-1]
             wake_first(waiting[0])
 
-    def _let_in(self) -> None:
-        """Let the callers of the last commit go on if they still wait for the interpreter: they may have their next
-        requests, and one commit of all costs less than two."""
+    def _let_in(self, own: Request) -> None:
+        """Let the callers of the last commit go on first: they may have their next requests, and one commit of all
+        costs less than two. The thread of `own`, which leads, sleeps until the last one wakes it up. If it waited for
+        the interpreter, each of them would wake it up.
+        """
+        last, self._last_woken = self._last_woken, None
+        if last is None or last.abandoned or self.inbox is not None:
+            return
         if self._haste:
             self._haste -= 1
             return
-        for request in list(self._queue):
-            if request.done and request.turn is not None and not request.abandoned:
-                began = time.monotonic()
-                time.sleep(0)
-                if time.monotonic() - began > _LET_IN:
-                    self._haste = _HASTE
-                return
+        turn = own.turn
+        if turn is None:
+            turn = own.turn = threading.Lock()
+        turn.acquire(blocking=False)
+        last.following = own
+        if not last.abandoned and not turn.acquire(timeout=_LET_IN):
+            self._haste = _HASTE
 
     def _wake(self, request: Request) -> None:
         self._chosen = self._chosen or request.chosen

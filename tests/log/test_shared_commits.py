@@ -27,6 +27,7 @@ from streamkit_local.driver import LocalDriver
 Covered = Callable[[str, int], None]
 KINDS = ("memory", "remote")
 needs_twin = pytest.mark.skipif(len(CODECS) < 2, reason="the compiled twin is not installed: make speed")
+PATIENCE = 60.0
 BEFORE = REMOTE.upkeep - 2
 """Transactions before the shared ones, after which the index is behind."""
 FAULTS = (
@@ -275,41 +276,74 @@ def test_an_interrupt_at_any_step_of_a_commit_without_a_plan_leaves_nobody_behin
     covered(f"interrupts of commits without a plan, {kind}", points)
 
 
-def test_callers_are_let_in_before_a_commit_unless_a_thread_that_computes_keeps_the_interpreter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, slept = [0.0], list[float]()
+class Turn:
+    """A lock that says how often its thread has slept, and whether it was woken up."""
 
-    class Time:
-        monotonic = staticmethod(lambda: now[0])
+    def __init__(self) -> None:
+        self.slept = 0
+        self.woken = True
 
-        @staticmethod
-        def sleep(seconds: float) -> None:
-            assert seconds == 0
-            slept.append(now[0])
-            now[0] += taken
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.slept += blocking
+        return not blocking or self.woken
 
+
+def test_callers_are_let_in_before_a_commit_unless_a_thread_that_computes_keeps_the_interpreter() -> None:
     with SharedCommit(MEMORY["memory"]) as shared:
         shared.store.produce(SPACE, "a", [Record(b"begun")])
         committer = shared.store._writer.committer(SPACE, ())
-        monkeypatch.setattr(commit, "time", Time)
-        answered, waiting = Request(()), Request(())
-        for request in (answered, waiting):
-            request.turn = threading.Lock()
-            request.alive.acquire()
-            committer._queue.append(request)
-        taken = 0.0001
-        committer._let_in()
-        assert not slept, "nobody has an answer yet"
-        answered.done = True
-        committer._let_in()
-        committer._let_in()
-        assert len(slept) == 2
-        taken = 0.005
+        answered, waiting, turn = Request(()), Request(()), Turn()
+        waiting.turn = turn  # type: ignore[assignment]
+        committer._let_in(waiting)
+        assert not turn.slept, "nobody has an answer yet"
+        answered.alive.acquire()
+        committer._last_woken = answered
+        committer._let_in(waiting)
+        assert turn.slept == 1
+        assert answered.following is waiting
+        committer._let_in(waiting)
+        assert turn.slept == 1, "they have been let in"
+        turn.woken = False
         for _ in range(2 * (commit._HASTE + 1)):
-            committer._let_in()
-        assert len(slept) == 4
-        taken, committer._haste = 0.0, 0
+            committer._last_woken = answered
+            committer._let_in(waiting)
+        assert turn.slept == 3
+        committer._last_woken, committer._haste = answered, 0
         answered.alive.release()
-        committer._let_in()
-        assert len(slept) == 4, "its thread has left"
+        committer._let_in(waiting)
+        assert turn.slept == 3, "its thread has left"
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16])
+def test_the_last_caller_that_is_let_in_wakes_the_leader(
+    threads: int, local: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "_LET_IN", PATIENCE)
+    ended = list[int]()
+    with SharedCommit(local) as shared:
+
+        def write(at: int) -> None:
+            for _ in range(50):
+                shared.store.produce(SPACE, f"of {at}", [Record(b"")])
+            ended.append(at)
+
+        writers = [threading.Thread(target=write, args=(at,), daemon=True) for at in range(threads)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join(PATIENCE / 2)
+        assert len(ended) == threads
+
+
+def test_errors_that_are_kept_keep_no_later_requests() -> None:
+    """Their tracebacks have the frame of the commit, and the frame has the request."""
+    with SharedCommit(MEMORY["memory"]) as shared:
+        errors = [caller.error for caller in shared.run().values() if caller.error is not None]
+    requests = list[Request]()
+    for error in errors:
+        trace = error.__traceback__
+        while trace is not None:
+            requests += [found for found in trace.tb_frame.f_locals.values() if isinstance(found, Request)]
+            trace = trace.tb_next
+    assert len(requests) >= len(errors) > 1
+    assert all(request.following is None for request in requests)
