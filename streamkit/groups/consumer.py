@@ -26,6 +26,7 @@ from .decide import behind, give_up, next_change
 from .events import Acked, Died, Extended, FeedEvent, Held, Joined, LaneEvent, Left, Released
 from .failures import REJECTED, failure_text
 from .feed import FeedState
+from .feeding import AHEAD
 from .lane import LaneState
 from .ranges import ranges_of
 from .values import LONE, Delivery
@@ -383,9 +384,24 @@ class Consumer:
         mine = self._share()
         others = [lane for lane in range(core.settings.lanes) if lane not in mine]
         found = self._claim_one_of(mine, limit, auto_ack)
-        if not found and core.feeder.feed(core.lane((mine or others)[0]), self.session, limit):
-            found = self._claim_one_of(mine, limit, auto_ack) or self._claim_one_of(others, limit, auto_ack)
+        size = limit
+        while not found:
+            if core.feeder.is_full():
+                found = self._help([], limit, auto_ack)  # other processes may have finished entries since
+                if found or core.feeder.is_full():
+                    return found
+            fed, more = core.feeder.feed(core.lane((mine or others)[0]), self.session, size)
+            if fed:
+                found = self._claim_one_of(mine, limit, auto_ack) or self._claim_one_of(others, limit, auto_ack)
+                size = AHEAD  # past entries of keys that other consumers have
+            if not more or not self._has_room():
+                break
         return found or self._help([], limit, auto_ack)
+
+    def _has_room(self) -> bool:
+        """True if this consumer may have more deliveries, in any lane."""
+        most = self._core.settings.max_pending
+        return any(lane.chain.state.held.get(self.claimant, 0) < most for lane in self._core.lanes())
 
     def _claim_one_of(self, lanes: list[int], limit: int, auto_ack: bool) -> list[Delivery]:
         """Claim from the first lane that has entries. The search begins after the lane that was served last."""

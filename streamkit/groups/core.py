@@ -476,8 +476,6 @@ class Core:
         state = lane.chain.state
         blocks = self.waiting_blocks(lane)
         with lane.chain.lock:
-            if self.keyed:
-                return len(state.keys) + sum([len(list(state.own(block))) for block in blocks])
             if priority is None:
                 return state.fresh() + sum([block.count for block in blocks])
             opened = [each for each in state.blocks.values() if each.block.priority >= priority]
@@ -486,11 +484,20 @@ class Core:
 
     def needs_more(self, lane: Lane, limit: int) -> bool:
         """True if fewer entries than that were never delivered."""
-        if not self.keyed:
-            with lane.chain.lock:
-                if lane.chain.state.fresh() >= limit:
-                    return False
+        with lane.chain.lock:
+            if lane.chain.state.fresh() >= limit:
+                return False
         return self.backlog(lane) < limit
+
+    def backlog_by_key(self) -> int:
+        """key_shared: count the entries in all lanes that are neither done nor with a consumer, as far as is known.
+        Without the locks, so that no thread waits for a write."""
+        count = 0
+        for lane in self.lanes():
+            state = lane.chain.state
+            count += len(state.keys) - len(state.pending)
+            count += sum([len(list(state.own(block))) for block in self.waiting_blocks(lane)])
+        return count
 
     # -- claiming -----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ events."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from .events import Claimed, Died, Doubted, EntryBlock, LaneEvent, Nacked, Released
@@ -377,7 +378,10 @@ def _pause(first: float, attempt: int) -> float:
 
 def behind(state: LaneState, ticket: int) -> list[int]:
     """Return the pending tickets of the same key that come after `ticket`."""
-    return [other for other in state.unfinished[state.keys[ticket]] if other > ticket and other in state.pending]
+    key = state.keys[ticket]
+    pending = (other for other in state.unfinished[key] if other in state.pending)
+    # Thousands that were never delivered may come after the last pending one.
+    return [other for other in islice(pending, state.busy.get(key, 0)) if other > ticket]
 
 
 def has_due(state: LaneState, at: int) -> bool:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Feeder"]
 
-_BACKLOG = 5000
-"""key_shared: a lane with more entries than that gets no more."""
+AHEAD = 8 * BLOCK
+"""key_shared: entries that are handed out at once if those before them cannot be delivered now."""
+_BACKLOG = 5 * AHEAD
+"""key_shared: nothing more is handed out while so many entries, in all lanes, are with no consumer."""
 _MOST_BLOCKS = 64
 """Blocks that a lane gets at once: of as many streams, and of each stream at least, where entries were removed."""
 _TRIM = 1000
@@ -37,14 +39,19 @@ class Feeder:
         self._core = core
         self._trimmed: dict[Stream, int] = {}
 
-    def feed(self, lane: Lane, consumer: str, limit: int) -> bool:
-        """Give the lane the next entries of the source if it has fewer than `limit`. True if there were any."""
+    def is_full(self) -> bool:
+        """key_shared: True if the lanes have so many entries that they get no more, as far as is known here."""
+        return self._core.backlog_by_key() >= _BACKLOG
+
+    def feed(self, lane: Lane, consumer: str, limit: int) -> tuple[bool, bool]:
+        """Give the lane the next entries of the source if it has fewer than `limit`; in key_shared, give them to all
+        lanes. Returns (whether there were any, whether the source has more)."""
         self._core.check()
         ends = self._core.source.ends()
         self._core.check()
         ready = self._streams(ends)
         if not ready:
-            return False
+            return False, False
 
         def decide(state: FeedState, at: int) -> tuple[list[FeedEvent], tuple[int, int]]:
             nonlocal lane
@@ -78,7 +85,7 @@ class Feeder:
         # By turns, and not by the work of each process, because many end soon.
         if self._core.settings.queue and before // _TRIM < after // _TRIM:
             self._trim_done()
-        return after > before
+        return after > before, bool(self._streams(ends))
 
     def _fed(
         self,
@@ -199,7 +206,12 @@ class Feeder:
     def _wanted(self, lane: Lane, state: FeedState, streams: list[Share], limit: int, at: int) -> list[Share]:
         """Choose the entries to hand out: (stream, start, count)."""
         if not self._core.settings.queue:
-            if not streams or self._core.backlog(lane) >= (_BACKLOG if self._core.keyed else limit):
+            if self._core.keyed:
+                room = _BACKLOG - self._core.backlog_by_key()
+                limit = min(limit, room)
+            else:
+                room = limit - self._core.backlog(lane)
+            if not streams or room <= 0:
                 return []
             return self._shares(streams, state, limit, at, streams)
         wanted: list[Share] = []

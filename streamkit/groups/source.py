@@ -136,8 +136,8 @@ class Source:
     def read(
         self, stream: Stream, start: StreamCursor, count: int, most: int
     ) -> tuple[list[list[Entry]], StreamCursor]:
-        """Read at most `count` entries from `start` on, in at most `most` lists: a list ends where entries are missing.
-        Also returns the place where the stream continues. An entry is at `position_of(…)`."""
+        """Read at most `count` entries from `start` on, in at most `most` lists: a list ends where entries are missing,
+        and has at most a block. Also returns the place where the stream continues. An entry is at `position_of(…)`."""
         lists: list[list[Entry]] = []
         read: dict[int, Entry] = {}
         size, expected = 0, -1
@@ -146,7 +146,7 @@ class Source:
         rest = self._walk(stream, self._after(stream, left[-1]) if left else start)
         for entry in chain(left, rest):
             position = self.position_of(stream, entry)
-            if position != expected:
+            if position != expected or len(lists[-1]) == BLOCK:
                 if len(lists) == most:
                     break
                 lists.append([])

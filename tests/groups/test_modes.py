@@ -95,6 +95,54 @@ def test_entries_of_a_key_are_with_one_consumer_in_order(subject: Subject) -> No
     assert names(two.receive(10)) == ["a2", "a3"]
 
 
+def put_many(subject: Subject, key: str, count: int) -> None:
+    subject.store.produce("orders", key, [Record(b"%d" % number) for number in range(1, count + 1)])
+
+
+@pytest.mark.parametrize(("held", "limit"), [(20, 1), (3000, 10), (10_000, 10)])
+def test_entries_behind_those_of_a_held_key_are_delivered(subject: Subject, held: int, limit: int) -> None:
+    put_many(subject, "a", held)
+    put(subject, "b1", "b2", "c1")
+    group = subject.store.group("orders", "billing", mode="key_shared")
+    other = subject.stranger().group("orders", "billing")
+    one = group.consumer("one", linger=0)
+    (first,) = one.receive(1)
+    with other.consumer("two") as two:
+        (found, *_) = two.receive(limit)
+        assert found.entry.segment != "a"
+    handled: list[Delivery] = []
+    assert other.run(handled.append, drain=True, batch=limit).acked == 3
+    assert sorted(names(handled)) == ["b1", "b2", "c1"]
+    one.ack(first)
+    with other.consumer("two") as two:
+        assert names(two.receive(5)) == ["a2", "a3", "a4", "a5", "a6"]
+
+
+def test_the_search_behind_a_held_key_ends_after_forty_thousand_entries(subject: Subject) -> None:
+    put_many(subject, "a", 40_500)
+    put(subject, "b1")
+    group = subject.store.group("orders", "billing", mode="key_shared")
+    other = subject.stranger().group("orders", "billing")
+    one, two = group.consumer("one"), other.consumer("two")
+    assert names(one.receive(1)) == ["a1"]
+    assert two.receive(10) == two.receive(10) == []
+    assert other.core.feed.state.tickets == 40_001, "40,000 beside the one that is held"
+    one.close()
+    with group.consumer("one") as one:
+        assert len(one.receive(1000, auto_ack=True)) == 1000
+        assert names(one.receive(1)) == ["a1001"]
+        assert names(two.receive(10)) == ["b1"]
+
+
+def test_a_consumer_with_as_many_entries_as_it_may_have_does_not_search(subject: Subject) -> None:
+    put_many(subject, "a", 10_000)
+    group = subject.store.group("orders", "billing", mode="key_shared", lanes=1, max_pending=5)
+    with group.consumer("one") as one:
+        assert names(one.receive(10)) == ["a1", "a2", "a3", "a4", "a5"]
+        assert one.receive(10) == []
+        assert group.core.feed.state.tickets <= 2000
+
+
 def test_the_key_may_be_a_metadata(subject: Subject) -> None:
     for number, customer in enumerate("xyx"):
         subject.store.produce("orders", str(number), [Record(customer.encode(), {"customer": customer})])
