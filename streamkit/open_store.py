@@ -56,6 +56,9 @@ def _all() -> list[OpenStore]:
 
 def _after_fork() -> None:
     for store in _all():
+        for space in list(store.spaces.values()):
+            for committer in space.committers:
+                committer.leave_to_parent()
         store.forget()
 
 

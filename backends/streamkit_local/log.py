@@ -504,7 +504,12 @@ class PartitionLog:
             file.room = 1 << 62  # no space for it: then without
 
     def _sync(self, file: OpenFile) -> None:
-        sync_log(self.head, file, self.state.base, self.state.end)
+        try:
+            sync_log(self.head, file, self.state.base, self.state.end)
+        finally:
+            if file.fd < 0:
+                # A signal handler has forked, and this is the child. Only the parent may publish the record.
+                raise Ambiguous(f"this process was forked in the middle of a write to {self.path}")
 
     def update(self, key: bytes, work: Callable[[bytes | None], tuple[bytes | None, T]], *, durable: bool) -> T:
         """Replace a small row by the first result of `work`; None leaves it. Returns the second result."""

@@ -427,6 +427,19 @@ class Committer:
                 return
         following.wake()
 
+    def leave_to_parent(self) -> None:
+        """Leave the requests of other threads to the parent, in a forked child. If a signal handler has forked in the
+        middle of a call, the child goes on with that call, when the handler returns."""
+        own = get_ident()
+        if not self._holds_mutex():
+            self._mutex = threading.RLock()
+            self._holds_mutex = self._mutex._is_owned  # type: ignore[attr-defined]
+        for request in list(self._queue):
+            if request.thread != own:
+                request.withdrawn, request.alive = True, Lock()
+        if self._leader.thread != own:
+            self._leader = Request(())
+
     # -- one transaction ----------------------------------------------------------------------------------------
 
     def _commit_next(self, own: Request | None = None) -> None:

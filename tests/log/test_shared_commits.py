@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from fix_covered import EXHAUSTIVE
@@ -15,13 +17,15 @@ from harness.codecs import CODECS
 from harness.cuts import Cut, Interrupt
 from harness.drivers import MEMORY, MakeDriver
 from harness.shared_commit import NAMES, PLAIN, SPACE, Held, SharedCommit
-from streamkit import Record
+from streamkit import Record, connect
+from streamkit.clock import SYSTEM_CLOCK
 from streamkit.errors import Fenced, OutcomeUnknown, SequenceMismatch
 from streamkit.log import commit
 from streamkit.log.commit import Committer
 from streamkit.log.policy import REMOTE
 from streamkit.log.request import Request
 from streamkit.testing import At, Fault, Plan
+from streamkit_local import syncing
 from streamkit_local.driver import LocalDriver
 
 Covered = Callable[[str, int], None]
@@ -209,6 +213,86 @@ def test_a_fork_at_any_call_of_a_shared_commit_disturbs_nobody(local: MakeDriver
         at += 1 if EXHAUSTIVE else 2
     assert points
     covered("forks in shared commits", points)
+
+
+class Forking:
+    """A clock that forks once, if it is asked for the time by the thread `main`."""
+
+    monotonic = staticmethod(SYSTEM_CLOCK.monotonic)
+    sleep = staticmethod(SYSTEM_CLOCK.sleep)
+    wait = SYSTEM_CLOCK.wait
+
+    def __init__(self, fork: Callable[[], None]) -> None:
+        self.fork = fork
+        self.armed = False
+
+    def now(self) -> int:
+        if self.armed and threading.current_thread() is threading.main_thread():
+            self.armed = False
+            self.fork()
+        return SYSTEM_CLOCK.now()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_child_that_goes_on_with_a_call_leaves_those_of_other_threads_to_its_parent(
+    leads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler forks while its thread leads the commit, or waits for it."""
+    children, parent, sync_data = list[int](), os.getpid(), syncing.sync_data
+    inside, go = threading.Event(), threading.Event()
+
+    def fork(*_: object) -> None:
+        children.append(os.fork())
+        if children == [0]:
+            signal.alarm(20)
+        go.set()
+
+    def held(fd: int) -> None:
+        if not inside.is_set():
+            inside.set()
+            go.wait(PATIENCE)
+        sync_data(fd)
+
+    clock = Forking(fork)
+    with connect(tmp_path.as_uri(), clock=clock) as client, client.store(uuid4()) as store:
+        store.produce(SPACE, "a", [Record(b"begun")])
+        queue = store._writer.committer(SPACE, ())._queue
+        monkeypatch.setattr(syncing, "sync_data", held)
+        first, other = (
+            threading.Thread(target=store.produce, args=(SPACE, name, [Record(b"")]), daemon=True)
+            for name in ("first", "other")
+        )
+        first.start()
+        assert inside.wait(PATIENCE)
+
+        def interrupt() -> None:
+            while len(queue) < 1:
+                time.sleep(0.001)
+            other.start()
+            while len(queue) < 2:
+                time.sleep(0.001)
+            if leads:
+                clock.armed = True
+                go.set()
+            else:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, fork)
+        threading.Thread(target=interrupt, daemon=True).start()
+        code = 1
+        try:
+            store.produce(SPACE, "main", [Record(b"")])
+            code = 0
+        finally:
+            if os.getpid() != parent:
+                os._exit(code)
+            signal.signal(signal.SIGUSR1, before)
+        first.join(PATIENCE)
+        other.join(PATIENCE)
+        assert os.waitpid(children[0], 0)[1] == 0
+        found = [len(list(store.consume_segment(SPACE, name))) for name in ("first", "other", "main")]
+    assert found in ([1, 1, 1], [1, 1, 2]), "both processes may have written what both were to write"
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from fix_local import Append, LocalStore, P, Put, write
 
+from streamkit.backend import Ambiguous
+from streamkit_local import syncing
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 # The syncing never ends: the thread is inside its write, with the lock, when the process forks.
@@ -71,3 +74,40 @@ def test_a_child_has_no_file_of_its_parents_stores_open(local: LocalStore) -> No
     with open(found, "rb") as pipe:
         assert pipe.read() == b"none"
     assert local.rows() == {b"1": b"one", b"row": b"one"}
+
+
+def test_a_child_publishes_nothing_of_the_write_that_its_parent_was_in(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler forks in the middle of a write, and the child goes on with it after its parent has."""
+    for key in (b"1", b"2", b"3"):
+        write(local.backend, P, [Append(key, b"")])
+    parent, children, sync_data = os.getpid(), list[int](), syncing.sync_data
+    waiting, going = os.pipe()
+
+    def fork(fd: int) -> None:
+        sync_data(fd)
+        monkeypatch.setattr(syncing, "sync_data", sync_data)
+        children.append(os.fork())
+        if children == [0]:
+            os.read(waiting, 1)
+
+    monkeypatch.setattr(syncing, "sync_data", fork)
+    code = 1
+    try:
+        write(local.backend, P, [Append(b"4", b"")])
+    except Ambiguous:
+        code = 0
+    finally:
+        if os.getpid() != parent:
+            os._exit(code)
+    for key in (b"5", b"6", b"7"):
+        write(local.backend, P, [Append(key, b"")])
+    heads = {path: path.read_bytes() for path in local.root.rglob("head")}
+    os.write(going, b"1")
+    assert os.waitpid(children[0], 0)[1] == 0
+    assert heads
+    assert {path: path.read_bytes() for path in heads} == heads
+    assert list(local.rows()) == [b"%d" % key for key in range(1, 8)]
+    os.close(waiting)
+    os.close(going)
