@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from threading import Lock, get_ident, main_thread
+from time import perf_counter
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -76,6 +77,8 @@ _LOOKS = 2
 """Looks before a wide transaction is encoded that may find others' transactions, and lead to another plan."""
 _LET_IN = 0.003
 """The most seconds to let callers in. A thread that computes keeps the interpreter for 5 ms."""
+_AT_ONCE = 0.00003
+"""Seconds of a write, as to memory, in which no caller comes: it costs more to let callers in than to commit again."""
 _HASTE = 100
 """The next commits that let no caller in, after that has taken too long."""
 _HEARTBEAT = 0.1
@@ -175,6 +178,8 @@ class Committer:
         """The leader of the last `commit_alone`. Only its thread takes it again: to make another one costs more."""
         self._last_woken: Request | None = None
         """The request of the last commit whose caller is the last one to be woken up."""
+        self._at_once = False
+        """The last shared commit was written at once."""
         self._haste = 0
         """Commits before which no caller is let in, because that took too long."""
         self._flight: Flight | None = None
@@ -498,7 +503,7 @@ class Committer:
         the interpreter, each of them would wake it up.
         """
         last, self._last_woken = self._last_woken, None
-        if last is None or last.abandoned or self.inbox is not None:
+        if last is None or last.abandoned or self._at_once or self.inbox is not None:
             return
         if self._haste:
             self._haste -= 1
@@ -815,7 +820,9 @@ class Committer:
         for attempt in range(_ATTEMPTS):
             if cause is None and (attempt or not left):
                 try:
+                    began = perf_counter()
                     partition.backend.put(partition.key, flight.key, flight.record, NEXT, durable=durable)
+                    self._at_once = perf_counter() - began < _AT_ONCE
                     return not partition.remote or self._still_counts(flight, once=not lost)
                 except Reentered:
                     if not lost:

@@ -392,10 +392,21 @@ def test_callers_are_let_in_before_a_commit_unless_a_thread_that_computes_keeps_
             committer._last_woken = answered
             committer._let_in(waiting)
         assert turn.slept == 3
-        committer._last_woken, committer._haste = answered, 0
+        committer._last_woken, committer._haste, committer._at_once = answered, 0, True
+        committer._let_in(waiting)
+        assert turn.slept == 3, "the last commit did not wait, and nor does this one"
+        committer._last_woken, committer._at_once = answered, False
         answered.alive.release()
         committer._let_in(waiting)
         assert turn.slept == 3, "its thread has left"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_shared_commit_notes_whether_it_waited_for_the_storage(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "_AT_ONCE", 0.0 if waits else PATIENCE)
+    with SharedCommit(MEMORY["memory"], names=PLAIN) as shared:
+        shared.run()
+        assert shared.store._writer.committer(SPACE, ())._at_once is not waits
 
 
 @pytest.mark.parametrize("threads", [2, 3, 16])
@@ -403,6 +414,7 @@ def test_the_last_caller_that_is_let_in_wakes_the_leader(
     threads: int, local: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "_LET_IN", PATIENCE)
+    monkeypatch.setattr(commit, "_AT_ONCE", 0.0)
     ended = list[int]()
     with SharedCommit(local) as shared:
 
