@@ -516,7 +516,10 @@ class Consumer:
         self._settled(delivery, [])
 
     def release(self, delivery: Delivery) -> None:
-        """Give the entry back at once, for other consumers. The attempt does not count. DeliveryLost as for `ack`."""
+        """Give the entry back at once, for other consumers. The attempt does not count. DeliveryLost as for `ack`.
+
+        In key_shared, later entries of the same key that this consumer has are given back too.
+        """
 
         def decide(state: LaneState, at: int) -> tuple[list[LaneEvent], list[int]]:
             lost = behind(state, delivery.ticket) if state.keyed else []
