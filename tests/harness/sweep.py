@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from uuid import UUID, uuid4
 
 from streamkit.backend import Driver
@@ -192,13 +192,14 @@ class Sweep:
         """The traces of the first process and of its recovery. Violation with the plan if a promise is broken."""
         self.points += 1
         store_id, history = uuid4(), History()
-        with ExitStack() as stack:
-            cleaner = self._make_driver()
-            stack.callback(cleaner.close)
+        # A process that has crashed closes nothing: its files are closed when the store is deleted.
+        with ExitStack() as drivers, ExitStack() as stack:
+            cleaner = drivers.enter_context(closing(self._make_driver()))
             stack.callback(cleaner.delete, store_id)
 
             def process(plan: Plan) -> Process:
-                process = Process(self._make_driver(), store_id, history, self._clock, plan)
+                driver = drivers.enter_context(closing(self._make_driver()))
+                process = Process(driver, store_id, history, self._clock, plan)
                 stack.callback(process.close)
                 return process
 
