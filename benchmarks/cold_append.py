@@ -8,6 +8,9 @@ loaded before. Connections have TLS, as those to S3 have.
 
 A list of the transactions after the head can only begin when the head is known. A list that is sent beside the read of
 the head begins at the log's first row.
+
+The last two ways do not exist in streamkit. In them each transaction tells of those before it, so only the last one is
+read. The process gets the others from a file, which it reads before it begins.
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
+from msgspec import msgpack
+
 import streamkit
-from streamkit import Record
+from streamkit import Record, Store
 from streamkit.backend import Range
 from streamkit.log.keys import transaction_number
 from streamkit.log.refresher import Refresher
@@ -43,6 +49,8 @@ WAYS = {
     "4 reads, then 8, then 9": "4 8 9",
     "a list, then the reads": "list",
     "a list beside the head, then the reads": "beside",
+    "a list, then the last, which tells of all": "list last",
+    "4 reads at a time, until the last is found": "search",
 }
 INDEXED = 63
 """Transactions before the head's end. Their rows are in the log for some minutes."""
@@ -59,12 +67,12 @@ class Took(NamedTuple):
     trips: int
 
 
-def append(way: str, url: str, store: str) -> None:
+def append(way: str, url: str, store: str, log: str) -> None:
     """Run in a new process: make the first append. Prints its seconds by the clock and of CPU."""
     for module in ("streamkit.client", "streamkit.log.inbox", "streamkit_s3.lean", "streamkit_s3.tls"):
         __import__(module)
     divert()
-    _go(way)
+    _go(way, msgpack.decode(Path(log).read_bytes()))
     os.write(1, b"\n")
     begun = time.perf_counter(), time.process_time()
     with streamkit.connect(url) as client:
@@ -73,14 +81,14 @@ def append(way: str, url: str, store: str) -> None:
     print(json.dumps(took))
 
 
-def _go(way: str) -> None:
-    """Replace the refresher's way to the end of the log."""
+def _go(way: str, log: list[bytes]) -> None:
+    """Replace the refresher's way to the end of the log. `log` has the transactions."""
     found: list[int] = []
     thread: list[threading.Thread] = []
     read_head = Refresher.read_head
 
-    def take(self: Refresher, numbers: list[int], segments: Any, load: bool) -> int:
-        """The number of them that are there."""
+    def read(self: Refresher, numbers: list[int], segments: Any, load: bool) -> list[bytes | None]:
+        """Read transactions, and the parts of the index that `segments` need."""
         partition = self._partition
         needed = partition.index.needed(segments, load)
         rows = [Range(partition.transaction_key(number), 0, _WHOLE) for number in numbers]
@@ -89,10 +97,28 @@ def _go(way: str) -> None:
         for id, part in zip(needed, parts, strict=False):
             if part is not None:
                 partition.index.receive(id, part)
-        records = [record for record in parts[len(needed) :] if record is not None]
+        return parts[len(needed) :]
+
+    def take(self: Refresher, numbers: list[int], segments: Any, load: bool) -> int:
+        """The number of them that are there."""
+        records = [record for record in read(self, numbers, segments, load) if record is not None]
         for number, record in zip(numbers, records, strict=False):
-            partition.apply(record, number)
+            self._partition.apply(record, number)
         return len(records)
+
+    def end_at(self: Refresher, last: int) -> None:
+        for number in range(self._partition.number + 1, last + 1):
+            self._partition.apply(log[number - 1], number)
+
+    def by_search(self: Refresher, segments: Any, load: bool) -> None:
+        low = self._partition.number
+        high = low + 21
+        while high - low > 1:
+            numbers = sorted({low + max(1, round((high - low) * step / 5)) for step in range(1, 5)})
+            found = dict(zip(numbers, read(self, numbers, segments, load), strict=True))
+            low = max((number for number in numbers if found[number] is not None), default=low)
+            high = min((number for number in numbers if found[number] is None), default=high)
+        end_at(self, low)
 
     def by_reads(self: Refresher, segments: Any, load: bool) -> None:
         for size in map(int, way.split()):
@@ -102,12 +128,16 @@ def _go(way: str) -> None:
 
     def by_list(self: Refresher, segments: Any, load: bool) -> None:
         partition = self._partition
-        if way == "list":
+        if way != "beside":
             start, end = partition.transaction_key(partition.number + 1), partition.transaction_key(1 << 64)
             found[:] = [
                 transaction_number(row.key) for row in partition.backend.scan(partition.key, start, end, values=False)
             ]
-        take(self, [number for number in found if number > partition.number], segments, load)
+        if way == "list last":
+            read(self, found[-1:], segments, load)
+            end_at(self, max(found, default=0))
+        else:
+            take(self, [number for number in found if number > partition.number], segments, load)
 
     def beside(self: Refresher) -> None:
         partition = self._partition
@@ -121,11 +151,12 @@ def _go(way: str) -> None:
     if way == "beside":
         Refresher.read_head = beside  # type: ignore[method-assign]
     if way != "21":
-        Refresher._apply_tail = by_reads if way[0].isdigit() else by_list  # type: ignore[method-assign]
+        others = by_search if way == "search" else by_list
+        Refresher._apply_tail = by_reads if way[0].isdigit() else others  # type: ignore[method-assign]
 
 
-def run(way: str, url: str, store: UUID, share: float) -> tuple[float, float]:
-    command = [sys.executable, "-m", "benchmarks.cold_append", "--append", way, url, str(store)]
+def run(way: str, url: str, store: UUID, log: str, share: float) -> tuple[float, float]:
+    command = [sys.executable, "-m", "benchmarks.cold_append", "--append", way, url, str(store), log]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -139,6 +170,14 @@ def run(way: str, url: str, store: UUID, share: float) -> tuple[float, float]:
     return clock * 1000, cpu * 1000
 
 
+def transactions(store: Store) -> list[bytes]:
+    space = store._handle.space("orders")
+    assert space is not None
+    log = space.partitions[0]
+    keys = [log.transaction_key(number) for number in range(1, log.number + 1)]
+    return [value.data for value in log.backend.get(log.key, keys) if value is not None]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The first append of a new process on S3.")
     parser.add_argument("--rounds", type=int, default=12)
@@ -147,7 +186,7 @@ def main() -> None:
     given = parser.parse_args()
     shares = (1.0,) if given.quick else (1.0, SHARE)
     figures: dict[tuple[str, float, float], list[Took]] = {}
-    with serving_late(tls=not given.plain) as server:
+    with serving_late(tls=not given.plain) as server, tempfile.NamedTemporaryFile() as log:
         divert()
         with streamkit.connect(server.url) as client:
             for _ in range(1 if given.quick else given.rounds):
@@ -159,8 +198,9 @@ def main() -> None:
                     store = client.store(uuid4())
                     for number in range(INDEXED + tail):
                         store.produce("orders", f"order-{number % 20}", [Record(b"x" * 100)])
+                    Path(log.name).write_bytes(msgpack.encode(transactions(store)))
                     server.seen(late)
-                    clock, cpu = run(way, server.url, store.id, share)
+                    clock, cpu = run(way, server.url, store.id, log.name, share)
                     requests = server.seen(0.0)
                     figures.setdefault((way, share, late), []).append(Took(clock, cpu, len(requests), trips(requests)))
     for name, value in describe(Path.cwd()).items():
