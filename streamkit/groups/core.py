@@ -167,13 +167,15 @@ class Core:
         """Raise PermanentError if the group is gone."""
         state = self.feed.state
         if state.deleted or state.created != self.generation or not self.feed.is_there():
-            raise PermanentError(f"the group was deleted: create it again with store.group({self.space!r}, …)")
+            raise self._gone("was deleted")
         inner(self.store)
         if not self.source.is_same(state.incarnation):
-            raise PermanentError(
-                f"the space {self.space!r} was deleted and created again, and the group belongs to the earlier space: "
-                f"create it again with store.group({self.space!r}, …)"
-            )
+            raise self._gone("belongs to an earlier space of this name, which was deleted")
+
+    def _gone(self, how: str) -> PermanentError:
+        space, name = self.space, self.feed.state.name
+        again = f"create it again with store.group({space!r}, {name!r}, …)"
+        return PermanentError(f"the group {name!r} of {space!r} {how}: {again}")
 
     def lane(self, number: int) -> Lane:
         found = self._lanes.get(number)
@@ -294,7 +296,8 @@ class Core:
                 del lane.acks[: len(acks)]
                 if lost:
                     name = self.feed.state.name
-                    message = "%d acknowledgements in the group %r came too late: others may have the entries"
+                    why = "others may have the entries, or the group was deleted"
+                    message = f"%d acknowledgements in the group %r came too late: {why}"
                     warn(message, lost, name, store=self.store.id, space=self.space)
                 if not alone:
                     quoted = self._locations(chain.state, [], [(ticket, 0) for ticket in _quoting(events)])
@@ -438,9 +441,11 @@ class Core:
             try:
                 self.write(lane, lambda state, at: ([], None))
             except StreamkitError as error:
-                message = "acknowledgements could not be written, and go with the next ones: %s"
-                warn(message, error, store=self.store.id, space=self.space)
-                if error.retryable or isinstance(error, OutcomeUnknown):
+                again = error.retryable or isinstance(error, OutcomeUnknown)
+                then = ", and go with the next ones" if again else ""
+                message = f"acknowledgements in the group %r could not be written{then}: %s"
+                warn(message, self.feed.state.name, error, store=self.store.id, space=self.space)
+                if again:
                     rest.append(_AGAIN)
         with self._lock:
             if rest and self._timer is None and not self.shared.closed:

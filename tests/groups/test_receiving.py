@@ -374,7 +374,9 @@ def test_a_group_that_is_made_again_knows_nothing_of_the_one_before(subject: Sub
     held = consumer.receive()
     group.delete()
     assert subject.store.get_groups("orders") == []
-    with pytest.raises(Exception, match="the group was deleted"):
+    with pytest.raises(
+        Exception, match=r"the group 'billing' of 'orders' was deleted: .*store\.group\('orders', 'billing'"
+    ):
         consumer.receive()
     again = subject.store.group("orders", "billing", ack_timeout=6.0)
     fresh = again.consumer()
